@@ -144,7 +144,8 @@ static void tensors(Arena *a, const TileProgram *p, AbiVariant *v) {
         if (t->bare_q) to->flags |= ABI_BARE_Q;
         if (t->rows) to->flags |= ABI_ROWS;
         if (t->rows && !to->align && target_get(p->target)->kind != KIND_HOST) to->align = 16;
-        bool may_lack = t->role == TENSOR_Q_OFFSET || t->role == TENSOR_STATE_INDEX ||
+        bool of_parts = t->role >= TENSOR_Q_FIRST && t->role <= TENSOR_SK_ALL;
+        bool may_lack = t->role == TENSOR_Q_OFFSET || t->role == TENSOR_STATE_INDEX || of_parts ||
                         (t->role == TENSOR_Q_START && (p->recurrence || p->batch == BATCH_PAGED));
         if (may_lack) to->flags |= ABI_OPTIONAL;
         // A part leaves its state, and a combination takes one.

@@ -50,7 +50,7 @@ bool tile_is_operand(const TileProgram *p, const TileTensor *t) {
 }
 
 bool tile_is_index(const TileTensor *t) {
-    return t->role >= TENSOR_Q_START && t->role <= TENSOR_STATE_INDEX;
+    return t->role >= TENSOR_Q_START && t->role <= TENSOR_SK_ALL;
 }
 
 bool tile_may_index(const TileProgram *p, const TileTensor *t) {

@@ -147,6 +147,7 @@ bool pass_accepts_layout(const RowProgram *row, BatchLayout batch, Diags *diags)
 bool pass_accepts_recurrence_layout(const RecProgram *rec, BatchLayout batch, Diags *diags);
 // Whether what a range of its keys leaves can be told and merged.   passes/tile/state.c
 bool pass_accepts_parts(const Stream *s, Diags *diags);
+bool pass_accepts_parts_of_layout(const RowProgram *row, BatchLayout batch, Diags *diags);
 // The algorithm level only (--emit=tile), of what pass_accepts.
 TileProgram *pass_algorithm(Arena *a, const Stream *s, const PassOptions *o, Diags *diags);
 

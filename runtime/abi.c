@@ -427,8 +427,9 @@ static const char *verify_variant(const AbiMeta *m, const AbiVariant *v) {
     if (parts && v->family != ABI_ATTENTION) return "a variant is of an unknown kind";
     bool dense = v->layout == ABI_LAYOUT_DENSE, paged = v->layout == ABI_LAYOUT_PAGED;
     bool back = v->phase == ABI_BWD && v->family == ABI_ATTENTION && !paged;
+    bool forward = v->phase == ABI_FWD || v->phase == ABI_PART || v->phase == ABI_COMBINE;
     if (v->layout >= ABI_LAYOUT_COUNT || (paged && v->family != ABI_ATTENTION) ||
-        (!dense && v->phase != ABI_FWD && !back) || (!paged && v->page) || v->page > ABI_MAX_SIZE)
+        (!dense && !forward && !back) || (!paged && v->page) || v->page > ABI_MAX_SIZE)
         return "a variant has a layout that it cannot have";
     if (v->D < 1 || v->Dv < 1 || v->D > 1 << 20 || v->Dv > 1 << 20)
         return "a variant's D or Dv is impossible";
@@ -635,7 +636,8 @@ void abi_fixed_sizes(AbiFamily family, AbiLayout layout, AbiSize *s) {
 
 bool abi_is_index(const AbiTensor *t) {
     return t->role == ABI_ROLE_STATE_INDEX ||
-           (t->role >= ABI_ROLE_Q_START && t->role <= ABI_ROLE_Q_OFFSET);
+           (t->role >= ABI_ROLE_Q_START && t->role <= ABI_ROLE_Q_OFFSET) ||
+           (t->role >= ABI_ROLE_Q_FIRST && t->role <= ABI_ROLE_SK_ALL);
 }
 
 #define ABI_DTYPE(e, name, bytes) {name, bytes},

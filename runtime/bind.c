@@ -59,12 +59,14 @@ static int find_tensor(const AbiVariant *v, const char *name) {
     return -1;
 }
 
+static bool is_part(const AbiVariant *v) { return v->phase >= ABI_PART; }
+
 static bool is_dense(const AbiVariant *v) { return v->layout == ABI_LAYOUT_DENSE; }
 
 static attn_status no_tensor(Binder *x, const char *name) {
-    static const char *const index[] = {"q_start",    "kv_start", "kv_len",
-                                        "page_table", "q_offset", "state_index"};
-    for (int i = 0; name && i < 6; i++)
+    static const char *const index[] = {"q_start",  "kv_start",    "kv_len", "page_table",
+                                        "q_offset", "state_index", "Sq_all", "Sk_all"};
+    for (int i = 0; name && i < 8; i++)
         if (strcmp(name, index[i]) == 0)
             FAIL("%s: layout %s has no such tensor", name,
                  abi_layout_name((AbiLayout)x->v->layout));
@@ -380,6 +382,14 @@ static attn_status check_state(Binder *x) {
          x->v->tensors[rows].name);
 }
 
+// Of a combination, which has no keys: nothing gives sizes of theirs, or of inputs that are left out.
+static void free_sizes(Binder *x, int but) {
+    if (x->v->phase != ABI_COMBINE) return;
+    default_size(x, ABI_SIZE_HKV, !is_dense(x->v), x->b->size[ABI_SIZE_H]);
+    for (uint32_t k = 0; k < x->v->nsizes; k++)
+        if (!x->v->sizes[k].def.n && (int)k != but) default_size(x, (int)k, false, 0);
+}
+
 static attn_status part_sizes(Binder *x) {
     int64_t *s = x->b->size;
     int q_first = size_named(x, "q_first"), kv_first = size_named(x, "kv_first");
@@ -394,11 +404,7 @@ static attn_status part_sizes(Binder *x) {
         FAIL(
             "q_offset: the position of the first query is not known: pass q_offset, or Sk_all, the "
             "number of keys of the whole sequence");
-    if (x->v->phase == ABI_COMBINE) { // which has no keys
-        default_size(x, ABI_SIZE_HKV, false, s[ABI_SIZE_H]);
-        for (uint32_t k = 0; k < x->v->nsizes; k++) // also those of inputs that are left out
-            if (!x->v->sizes[k].def.n && (int)k != Sk) default_size(x, (int)k, false, 0);
-    }
+    free_sizes(x, Sk);
     default_size(x, Sk, false, (kv_first < 0 ? 0 : s[kv_first]) + s[ABI_SIZE_SK]);
     attn_status status = check_state(x);
     if (!status) status = check_within(x, Sq, q_first, s[ABI_SIZE_SQ], "query");
@@ -464,20 +470,42 @@ static attn_status batch_rows(Binder *x, int at) {
     return ATTN_OK;
 }
 
+static bool is_given(const Binder *x, AbiRole role) {
+    int i = tensor_of_role(x, role);
+    return i >= 0 && x->tensor[i];
+}
+
+// Sequences of which some rows and keys are at hand: tensors say where they stand.
+static attn_status batch_parts(Binder *x) {
+    attn_status status = ATTN_OK;
+    for (int role = ABI_ROLE_Q_FIRST; role <= ABI_ROLE_SK_ALL && !status; role++)
+        status = optional_index(x, (AbiRole)role, 0);
+    if (status) return status;
+    if (!is_given(x, ABI_ROLE_Q_OFFSET) && !is_given(x, ABI_ROLE_SK_ALL))
+        FAIL("q_offset: the positions of the first queries are not known: pass q_offset, or "
+             "Sk_all, the numbers of keys of the whole sequences");
+    default_size(x, size_named(x, "kv_block"), true, 0);
+    default_size(x, size_named(x, "kv_stride"), true, 0);
+    status = check_state(x);
+    if (!status && x->v->layout == ABI_LAYOUT_PAGED) status = check_pages(x);
+    if (!status) status = batch_rows(x, ABI_SIZE_TQ); // what it knows is not freed
+    free_sizes(x, -1);
+    return status;
+}
+
 static attn_status batch_sizes(Binder *x) {
     attn_status status = optional_index(x, ABI_ROLE_Q_START, 1);
     if (!status) status = optional_index(x, ABI_ROLE_Q_OFFSET, 0);
+    if (!status && is_part(x->v)) status = batch_parts(x);
     if (!status && x->v->layout == ABI_LAYOUT_PAGED) status = check_pages(x);
     if (!status) status = batch_rows(x, ABI_SIZE_TQ);
     return status ? status : check_groups(x);
 }
 
-static bool is_part(const AbiVariant *v) { return v->phase >= ABI_PART; }
-
 static attn_status attention_sizes(Binder *x) {
-    attn_status status = is_part(x->v)    ? part_sizes(x)
-                         : is_dense(x->v) ? dense_sizes(x)
-                                          : batch_sizes(x);
+    attn_status status = !is_dense(x->v) ? batch_sizes(x)
+                         : is_part(x->v) ? part_sizes(x)
+                                         : dense_sizes(x);
     return status ? status : check_row_inputs(x);
 }
 
@@ -634,7 +662,7 @@ static attn_status bind_tensor(Binder *x, uint32_t i) {
         FAIL("%s: has elements of type %s, expected %s", t->name,
              (unsigned)g->dtype < ABI_DTYPE_COUNT ? abi_dtype_name((AbiDtype)g->dtype) : "unknown",
              abi_dtype_name((AbiDtype)t->dtype));
-    int64_t offset = is_part(x->v)
+    int64_t offset = is_part(x->v) && is_dense(x->v)
                          ? x->b->size[ABI_SIZE_Q_OFFSET] - x->b->size[size_named(x, "q_first")]
                          : x->b->size[ABI_SIZE_Q_OFFSET];
     if ((t->flags & ABI_BARE_Q) && offset != 0)

@@ -172,10 +172,12 @@ static bool has_parts(Compile *c) {
         diag_error(&c->diags, c->recurrences.data[0]->span,
                    "recurrence '%s' has no parts: its state goes on from state0",
                    c->recurrences.data[0]->name);
-    if (c->rows.n && c->options.batch)
-        diag_error(&c->diags, c->rows.data[0]->span, "no parts in layout %s",
+    if (c->rows.n && c->options.batch && c->options.phases & COMPILE_BWD)
+        diag_error(&c->diags, c->rows.data[0]->span, "no backward of parts in layout %s",
                    batch_name(c->options.batch));
-    for (int i = 0; i < c->streams.n; i++) pass_accepts_parts(c->streams.data[i], &c->diags);
+    for (int i = 0; i < c->streams.n; i++)
+        if (pass_accepts_parts(c->streams.data[i], &c->diags))
+            pass_accepts_parts_of_layout(c->rows.data[i], c->options.batch, &c->diags);
     return c->diags.errors == 0;
 }
 

@@ -328,7 +328,9 @@ Status launch_bind(Launch *l, const Binding *b) {
         zero_unnamed(l, i);
         if (sig->args.data[i].rank && b->tensor[i].data) s = place(l, i, &placed[i]);
     }
-    if (s == STATUS_DONE && l->parts)
+    if (s == STATUS_DONE && l->parts && sig->batch)
+        s = cmd_fail(STATUS_USAGE, "--parts=%d: goes with --layout=dense", l->parts);
+    else if (s == STATUS_DONE && l->parts)
         s = launch_parts(l, placed);
     else if (s == STATUS_DONE)
         s = phase(l, ATTN_FWD, placed, &l->workspace, &l->prepared, &l->kept);

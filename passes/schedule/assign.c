@@ -172,7 +172,7 @@ static void place_loop(TileProgram *p, const TileKernel *k, TileOp *loop, bool l
     if (alone) {
         TileOp *first = raise_columns(loop);
         for (int i = 0; i < l.n; i++) {
-            bool behind = chosen && l.op[i]->results.data[0]->stages == 1;
+            bool behind = chosen && !loop->where && l.op[i]->results.data[0]->stages == 1;
             at[i] = behind ? behind_last_use(l.op[i]) : first;
         }
     }

@@ -223,6 +223,7 @@ void build_tensors(Build *b, Dtype t, Dtype kv, bool emits) {
     add_inputs(b);
     if (b->phase == PHASE_PART || b->phase == PHASE_COMBINE) build_state_tensors(b);
     if (b->p->batch) places_index_tensors(&b->at);
+    build_own_whole_sizes(b);
     b->first_emit = b->p->tensors.n;
     for (int i = 0; i < row->emits.n && emits && b->phase != PHASE_PART; i++) {
         int emit =
@@ -348,6 +349,17 @@ static void by_row(Build *b, TileOp *op, int *n, const Ex *at) {
     op->coord[(*n)++] = (TileCoord){.axis = b->packed ? b->axis[AX_M] : -1, .at = at};
 }
 
+// Numbers of rows that callers keep.
+static bool is_numbers(const Build *b, int tensor) {
+    bool kept = b->phase == PHASE_PART || b->phase == PHASE_COMBINE;
+    return kept && (tensor == b->from.rows || tensor == b->to.rows);
+}
+
+// What a combination takes of several parts.
+static bool is_of_parts(const Build *b, int tensor) {
+    return b->phase == PHASE_COMBINE && (is_numbers(b, tensor) || tensor == b->from.sums);
+}
+
 // [rows, head, columns]; a workspace has the part before, keys the page.
 static void set_places(Build *b, TileOp *op, int tensor, AxisRole rows, int columns,
                        const Ex *head) {
@@ -357,6 +369,8 @@ static void set_places(Build *b, TileOp *op, int tensor, AxisRole rows, int colu
                                 : places_key(&b->at, build_pos(b, rows), index);
     op->tensor = tensor;
     if (work) by_index(op, &n, b->part ? b->part : tile_of(b, AX_S));
+    if (is_of_parts(b, tensor)) by_index(op, &n, b->part);
+    if (is_numbers(b, tensor)) by_index(op, &n, ex_i32(b->pool, b->number));
     for (int i = 0; i < places; i++) {
         op->each[n] = true;
         op->coord[n++] = (TileCoord){.axis = b->axis[rows], .at = index[i]};
@@ -374,12 +388,10 @@ static void set_coords(Build *b, TileOp *op, int tensor, AxisRole rows, int colu
                        const Ex *head) {
     int n = 0;
     bool work = b->p->tensors.data[tensor].role == TENSOR_WORK;
-    bool kept = b->phase == PHASE_PART || b->phase == PHASE_COMBINE;
-    bool numbers = kept && (tensor == b->from.rows || tensor == b->to.rows);
     if (b->p->batch) return set_places(b, op, tensor, rows, columns, head);
     op->tensor = tensor;
-    if (b->phase == PHASE_COMBINE && (numbers || tensor == b->from.sums)) by_index(op, &n, b->part);
-    if (numbers) by_index(op, &n, ex_i32(b->pool, b->number));
+    if (is_of_parts(b, tensor)) by_index(op, &n, b->part);
+    if (is_numbers(b, tensor)) by_index(op, &n, ex_i32(b->pool, b->number));
     if (work && b->axis[AX_G] >= 0) {
         by_index(op, &n, tile_of(b, AX_G));
     } else if (work && b->p->split.whole) {
@@ -673,8 +685,8 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     p->Dv = row->Dv;
     tile_sizes(p, &row->sizes);
     p->phase = b.phase = o->phase;
-    if (o->phase) build_whole_sizes(&b);
     build_batch(&b, o);
+    if (o->phase) build_whole_sizes(&b);
     b.nwidths = pass_widths(row, b.width);
     build_tensors(&b, o->dtype, o->kv ? o->kv : o->dtype, true);
     add_saved(&b);

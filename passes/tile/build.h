@@ -139,8 +139,9 @@ void build_finished(Build *b);          // binds the reductions whose states are
 const Ex *build_query(Build *b); // of the row at hand: its number in the sequence   build.c
 
 // ---- what is kept of a row whose keys are not all seen (state.c)
-void build_whole_sizes(Build *b);   // of phases part and combine
-void build_state_tensors(Build *b); // likewise
+void build_whole_sizes(Build *b);     // of phases part and combine
+void build_own_whole_sizes(Build *b); // of sequences, likewise
+void build_state_tensors(Build *b);   // likewise
 // An expression's size or position, where formulas mean the whole sequence.
 const Ex *build_in_whole(Build *b, const Ex *e);
 bool build_carries_shift(const Build *b, int sweep, int shift); // from tile to tile

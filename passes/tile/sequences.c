@@ -7,6 +7,7 @@
 //     q [Tq, H, D]        row i of sequence b: q_first + i
 //     k [Tk, Hkv, D]      key j: k_first + j
 //     k [pages, page, Hkv, D]    key j: row j % page of page page_table[b, j / page]
+//     state [Tq, H, Dv], rows [n, Tq, H]         of parts (state.c); combine has one more dimension in front
 //     state0 [slots, H, D, Dv]   that of sequence b: slot state_index[b], or b
 #include "passes/tile/sequences.h"
 
@@ -41,6 +42,10 @@ static int add_size(Places *at, const char *name, const Ex *def, bool own) {
     TileSize size = {.name = name, .def = def, .own = own};
     VEC_PUSH(at->p->arena, &p->sizes, size);
     return p->sizes.n - 1;
+}
+
+static bool is_part(const Places *at) {
+    return at->p->phase == PHASE_PART || at->p->phase == PHASE_COMBINE;
 }
 
 static const Ex *size(Places *at, int index) {
@@ -89,6 +94,17 @@ const Ex *pass_all_keys(const TileProgram *p) {
     return ex_2(p->pool, EX_MUL, launch_size(p, "pages"), launch_size(p, "page"));
 }
 
+// Local keys lie in runs of kv_block keys, whose first ones are kv_stride positions apart; 0: in one run.
+static void add_runs(Places *at) {
+    const Ex *none = num(at, 0), *most = num(at, SIZE_LIMIT);
+    const Ex *block = size(at, add_size(at, "kv_block", NULL, false)),
+             *stride = size(at, add_size(at, "kv_stride", NULL, false));
+    const Ex *some = op2(at, EX_LT, none, block);
+    const Ex *gap = within(at, op2(at, EX_SUB, stride, block), none, most);
+    at->run = add_size(at, "kv_run", ex_select(at->p->pool, some, block, most), false);
+    at->gap = add_size(at, "kv_gap", ex_select(at->p->pool, some, gap, none), false);
+}
+
 void places_sizes(Places *at, TileProgram *p, int page) {
     *at = (Places){.p = p, .queries = SIZE_SQ, .keys = SIZE_SK};
     if (p->recurrence) at->queries = RSIZE_S, at->keys = -1;
@@ -100,6 +116,7 @@ void places_sizes(Places *at, TileProgram *p, int page) {
     p->page = page;
     for (int i = 0; size_names[kind][i]; i++)
         *to[kind][i] = add_size(at, size_names[kind][i], NULL, false);
+    if (p->phase == PHASE_PART && p->batch == BATCH_PAGED) add_runs(at);
 }
 
 // ---- tensors
@@ -199,6 +216,7 @@ static Rows queries(Places *at) {
 }
 
 static Rows keys(Places *at) {
+    if (at->p->phase == PHASE_COMBINE) return (Rows){NULL, num(at, 0)};
     if (at->p->batch == BATCH_RAGGED) return between(at, at->kv_start, size(at, at->Tk));
     const Ex *pages = size(at, at->pages), *none = num(at, 0);
     const Ex *all = op2(at, EX_MUL, size(at, at->table), size(at, at->page));
@@ -214,13 +232,28 @@ static void set_own(Places *at, int size, const Ex *def) {
     at->p->sizes.data[size].own = true;
 }
 
-static const Ex *offset(Places *at) {
+// A part without a number of it begins with the first row, and ends with the last one.
+static const Ex *of_part(Places *at, PlaceOfPart i, const Rows *q, const Rows *k) {
+    const Ex *none = num(at, 0), *sequence = ex_symbol(at->p->pool, SYM_B), *other = none;
+    if (i == PART_KV_FIRST && at->p->phase == PHASE_COMBINE) return none;
+    if (i == PART_SQ_ALL) other = op2(at, EX_ADD, of_part(at, PART_Q_FIRST, q, k), q->count);
+    if (i == PART_SK_ALL) other = op2(at, EX_ADD, of_part(at, PART_KV_FIRST, q, k), k->count);
+    const Ex *is = op2(at, EX_LT, none, size(at, at->open[i]));
+    return within(at, ex_select(at->p->pool, is, read(at, at->given[i], sequence), other), none,
+                  num(at, SIZE_LIMIT));
+}
+
+static const Ex *offset(Places *at, const Rows *q, const Rows *k) {
     const Ex *given = op2(at, EX_LT, num(at, 0), size(at, at->offsets));
+    bool part = is_part(at);
     const Ex *sq = size(at, SIZE_SQ), *sk = size(at, SIZE_SK);
     const Ex *most = op2(at, EX_SUB, num(at, SIZE_LIMIT), sq);
     const Ex *said = read(at, at->q_offset, ex_symbol(at->p->pool, SYM_B));
-    return ex_select(at->p->pool, given, within(at, said, num(at, -SIZE_LIMIT), most),
-                     op2(at, EX_MAX, op2(at, EX_SUB, sk, sq), num(at, 0)));
+    if (part) sq = of_part(at, PART_SQ_ALL, q, k), sk = of_part(at, PART_SK_ALL, q, k);
+    const Ex *other = op2(at, EX_MAX, op2(at, EX_SUB, sk, sq), num(at, 0));
+    if (part)
+        other = op2(at, EX_MIN, op2(at, EX_ADD, other, of_part(at, PART_Q_FIRST, q, k)), most);
+    return ex_select(at->p->pool, given, within(at, said, num(at, -SIZE_LIMIT), most), other);
 }
 
 // Rows of an attention's tile are counted over all heads of a group.
@@ -241,6 +274,10 @@ static const Ex *slot(Places *at) {
 
 static void add_keys(Places *at, const Ex *batch, const Ex *starts) {
     at->offsets = open_extent(at, TENSOR_Q_OFFSET);
+    if (at->p->phase == PHASE_COMBINE) {
+        at->q_offset = add_index(at, TENSOR_Q_OFFSET, size(at, at->offsets), NULL);
+        return;
+    }
     if (at->p->batch == BATCH_PAGED) {
         at->kv_len = add_index(at, TENSOR_KV_LEN, batch, NULL);
         at->page_table = add_index(at, TENSOR_PAGE_TABLE, batch, size(at, at->table));
@@ -248,6 +285,18 @@ static void add_keys(Places *at, const Ex *batch, const Ex *starts) {
         at->kv_start = add_index(at, TENSOR_KV_START, starts, NULL);
     }
     at->q_offset = add_index(at, TENSOR_Q_OFFSET, size(at, at->offsets), NULL);
+}
+
+static const char *const part_names[PLACES_OF_PARTS] = {"q_before", "k_before", "all_q", "all_k"};
+
+static void add_places_of_parts(Places *at) {
+    static const TensorRole roles[] = {TENSOR_Q_FIRST, TENSOR_KV_FIRST, TENSOR_SQ_ALL,
+                                       TENSOR_SK_ALL};
+    for (int i = 0; i < PLACES_OF_PARTS; i++) {
+        if (i == PART_KV_FIRST && at->p->phase == PHASE_COMBINE) continue;
+        at->open[i] = open_extent(at, roles[i]);
+        at->given[i] = add_index(at, roles[i], size(at, at->open[i]), NULL);
+    }
 }
 
 void places_index_tensors(Places *at) {
@@ -262,15 +311,19 @@ void places_index_tensors(Places *at) {
     } else {
         add_keys(at, batch, starts);
     }
+    bool part = is_part(at);
+    if (part) add_places_of_parts(at);
     Rows q = queries(at), k = {NULL, NULL};
     if (!recurs) k = keys(at);
     set_own(at, at->queries, op2(at, EX_MIN, q.count, most_queries(at)));
     if (!recurs) {
         set_own(at, SIZE_SK, op2(at, EX_MIN, k.count, num(at, SIZE_LIMIT)));
-        set_own(at, SIZE_Q_OFFSET, offset(at));
+        set_own(at, SIZE_Q_OFFSET, offset(at, &q, &k));
     }
     at->q_first = add_size(at, "q_first", q.first, true);
     if (k.first) at->k_first = add_size(at, "k_first", k.first, true);
+    for (int i = 0; part && i < PLACES_OF_PARTS; i++)
+        at->whole[i] = add_size(at, part_names[i], of_part(at, (PlaceOfPart)i, &q, &k), true);
 }
 
 // ---- places
@@ -299,6 +352,13 @@ int places_key(Places *at, const Ex *key, const Ex **index) {
     return place_of_key(at, ex_symbol(at->p->pool, SYM_B), first_key(at), key, index);
 }
 
+const Ex *places_position(Places *at, const Ex *key) {
+    const Ex *before = size(at, at->whole[PART_KV_FIRST]);
+    if (!at->gap) return op2(at, EX_ADD, before, key);
+    const Ex *runs = op2(at, EX_DIV, key, size(at, at->run));
+    return op2(at, EX_ADD, before, op2(at, EX_ADD, key, op2(at, EX_MUL, runs, size(at, at->gap))));
+}
+
 // ---- elements of inputs
 
 static const Ex *of_sequence(Places *at, int of, const Ex *sequence) {
@@ -313,6 +373,15 @@ typedef struct Place {
     bool own;  // of the sequence at hand,
     bool here; // and the pair's own query or key
 } Place;
+
+// Of a part: an array of the whole sequence's rows.
+static const Ex *in_whole(Places *at, const RowInput *in, int rows, const Ex *const *args) {
+    bool key = is_size(in->extent[rows], at->keys);
+    const Ex *last =
+        op2(at, EX_SUB, size(at, at->whole[key ? PART_SK_ALL : PART_SQ_ALL]), num(at, 1));
+    const Ex *row = ex_simplify(at->p->pool, args[rows]);
+    return op2(at, EX_MAX, op2(at, EX_MIN, row, last), num(at, 0));
+}
 
 static Place place(Places *at, const RowInput *in, int batch, int rows, const Ex *const *args,
                    const Ex *same) {
@@ -335,7 +404,8 @@ static Place place(Places *at, const RowInput *in, int batch, int rows, const Ex
 static const Ex *placed_load(Places *at, const RowInput *in, const Ex *e, int batch, int rows,
                              const Ex *same) {
     bool key = is_size(in->extent[rows], at->keys);
-    Place is = place(at, in, batch, rows, e->args, same);
+    Place is = {ex_symbol(at->p->pool, SYM_B), same, NULL, true, true}; // of parts: accepts_rows
+    if (!is_part(at)) is = place(at, in, batch, rows, e->args, same);
     const Ex *index[EX_MAX_RANK + 1];
     int n = 1;
     if (key)
@@ -365,7 +435,9 @@ const Ex *places_load(Places *at, const RowInput *in, const Ex *e, const Ex *que
     for (int d = 0; d < in->rank; d++) {
         bool keys = is_size(in->extent[d], at->keys),
              own = keys || is_size(in->extent[d], at->queries);
-        index[d] = own ? place(at, in, -1, d, e->args, keys ? key : query).row : e->args[d];
+        index[d] = !own          ? e->args[d]
+                   : is_part(at) ? in_whole(at, in, d, e->args)
+                                 : place(at, in, -1, d, e->args, keys ? key : query).row;
         changed |= own;
     }
     return changed ? ex_load(at->p->pool, e->input, e->type, index, in->rank, false) : e;
@@ -417,6 +489,50 @@ static bool accepts(const RowInput *inputs, int n, const SizeNames *sizes, int f
 bool pass_accepts_layout(const RowProgram *row, BatchLayout batch, Diags *diags) {
     return !batch || accepts(row->inputs.data, row->inputs.n, &row->sizes, SIZE_FREE, row->span,
                              kind_of(batch, false), batch, diags);
+}
+
+// ---- what parts of a layout have not
+
+typedef struct Foreign {
+    const RowProgram *row;
+    Places at;
+    const Ex *query; // of the pair, as arrays have it
+    int input;       // that is read elsewhere; -1: none
+} Foreign;
+
+// A part has the rows of its own queries and keys.
+static void find_foreign(void *ctx, const Ex *e) {
+    Foreign *f = ctx;
+    int batch, rows;
+    if (e->op != EX_LOAD || e->input >= f->row->inputs.n) return;
+    const RowInput *in = &f->row->inputs.data[e->input];
+    if (!is_placed(&f->at, in, &batch, &rows)) return;
+    const Ex *at = ex_simplify(f->row->pool, e->args[rows]);
+    bool key = is_size(in->extent[rows], SIZE_SK);
+    bool own = e->args[batch]->op == EX_SYM && e->args[batch]->sym == SYM_B;
+    own &= key ? at->op == EX_SYM && at->sym == SYM_KV_IDX : at == f->query;
+    if (!own) f->input = e->input;
+}
+
+bool pass_accepts_parts_of_layout(const RowProgram *row, BatchLayout batch, Diags *diags) {
+    ExPool *x = row->pool;
+    const Ex *first = ex_sym(x, SYM_SIZE, SIZE_Q_OFFSET, EX_I32);
+    const Ex *query = ex_simplify(x, ex_2(x, EX_SUB, ex_symbol(x, SYM_Q_IDX), first));
+    Foreign f = {row, {.queries = SIZE_SQ, .keys = SIZE_SK}, query, -1};
+    const Ex *const formulas[] = {
+        row->modified,         row->mask, row->weight, row->output, row->channel[ROW_QUERIES],
+        row->channel[ROW_KEYS]};
+    if (!batch) return true;
+    for (size_t i = 0; i < sizeof formulas / sizeof *formulas; i++)
+        if (formulas[i]) ex_visit(formulas[i], find_foreign, &f);
+    for (int i = 0; i < row->reduces.n; i++) ex_visit(row->reduces.data[i].f, find_foreign, &f);
+    for (int i = 0; i < row->emits.n; i++) ex_visit(row->emits.data[i].value, find_foreign, &f);
+    if (f.input >= 0)
+        diag_error(diags, row->inputs.data[f.input].span,
+                   "'%s' is read at another row than the pair's own: of a part in layout %s that "
+                   "row may lie elsewhere",
+                   row->inputs.data[f.input].name, batch_name(batch));
+    return f.input < 0;
 }
 
 bool pass_accepts_recurrence_layout(const RecProgram *rec, BatchLayout batch, Diags *diags) {

@@ -7,6 +7,7 @@
 //
 //     state f32 [B, H, Sq, Dv]     sums: acc
 //     rows  f32 [n, B, H, Sq]      states, then shifts that round, then 1: the row has begun
+//     (of sequences with lengths of their own [Tq, H, Dv] and [n, Tq, H])
 //
 // A row of zeros is one without a key: where 0 is not the identity of each number, the last one says so. Combine takes them of several
 // parts, which are the first dimension.
@@ -90,6 +91,10 @@ static int given_size(Build *b, const char *name) {
 
 void build_whole_sizes(Build *b) {
     Whole *w = &b->whole;
+    if (b->p->batch) {
+        if (b->phase == PHASE_COMBINE) w->parts = given_size(b, "parts");
+        return;
+    }
     w->q_first = given_size(b, "q_first");
     if (b->phase != PHASE_COMBINE) w->kv_first = given_size(b, "kv_first");
     w->Sq = given_size(b, "Sq_all");
@@ -97,10 +102,20 @@ void build_whole_sizes(Build *b) {
     if (b->phase == PHASE_COMBINE) w->parts = given_size(b, "parts");
 }
 
+void build_own_whole_sizes(Build *b) {
+    const int *whole = b->at.whole;
+    if (!b->phase || !b->p->batch) return;
+    b->whole.q_first = whole[PART_Q_FIRST];
+    b->whole.kv_first = whole[PART_KV_FIRST];
+    b->whole.Sq = whole[PART_SQ_ALL];
+    b->whole.Sk = whole[PART_SK_ALL];
+}
+
 const Ex *build_in_whole(Build *b, const Ex *e) {
     ExPool *x = b->pool;
     const Whole *w = &b->whole;
     if (!b->phase || e->op != EX_SYM) return e;
+    if (e->sym == SYM_POS && b->p->batch) return places_position(&b->at, e);
     if (e->sym == SYM_POS) return ex_2(x, EX_ADD, build_size(b, w->kv_first), e);
     if (e->sym != SYM_SIZE) return e;
     if (e->index == SIZE_SQ) return build_size(b, w->Sq);
@@ -142,14 +157,17 @@ static int place_of(const Build *b, int i) {
 }
 
 static Kept kept_tensors(Build *b, TensorRole sums, TensorRole rows, const char *const names[2]) {
-    const Ex *row[] = {build_size(b, SIZE_B), build_size(b, SIZE_HQ), build_size(b, SIZE_SQ)};
+    const Ex *heads = build_size(b, SIZE_HQ);
+    const Ex *row[] = {build_size(b, SIZE_B), heads, build_size(b, SIZE_SQ)};
+    int nrow = b->p->batch ? 2 : 3;
+    if (b->p->batch) row[0] = build_size(b, b->at.Tq);
     int n = place_of(b, build_begun(b)) + build_asks_begun(b);
     TileTensor t[2] = {{.name = names[0], .role = sums, .dtype = DT_F32},
                        {.name = names[1], .role = rows, .dtype = DT_F32}};
     for (int i = 0; i < 2; i++) {
         if (b->phase == PHASE_COMBINE) t[i].extent[t[i].rank++] = build_size(b, b->whole.parts);
         if (i) t[i].extent[t[i].rank++] = ex_i32(b->pool, n);
-        for (int d = 0; d < 3; d++) t[i].extent[t[i].rank++] = row[d];
+        for (int d = 0; d < nrow; d++) t[i].extent[t[i].rank++] = row[d];
     }
     t[0].extent[t[0].rank++] = ex_i32(b->pool, b->row->Dv);
     return (Kept){build_tensor(b, t[0]), n ? build_tensor(b, t[1]) : -1};
@@ -165,8 +183,9 @@ void build_state_tensors(Build *b) {
 // ---- what has no parts
 
 static bool is_taken(const char *name) {
-    static const char *const names[] = {"state",    "rows",   "state0", "rows0", "q_first",
-                                        "kv_first", "Sq_all", "Sk_all", "parts"};
+    static const char *const names[] = {"state",   "rows",     "state0",   "rows0",
+                                        "q_first", "kv_first", "Sq_all",   "Sk_all",
+                                        "parts",   "kv_block", "kv_stride"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(name, names[i])) return true;
     return false;

@@ -21,6 +21,7 @@ from ._runtime import Error, set_threads, version
 __all__ = ["Artifact", "CompileError", "CompileWarning", "Error", "Kernel", "TileMap", "compile", "load", "set_threads", "version"]
 
 if TYPE_CHECKING:
+    from ._pages import SpreadPages as SpreadPages
     from ._ranks import Plan as Plan
     from ._recurrence import Recurrence as Recurrence, recurrence as recurrence
     from ._spread import Spread as Spread
@@ -41,6 +42,10 @@ def __getattr__(name: str) -> Any:
         from ._spread import Spread
 
         return Spread
+    if name == "SpreadPages":
+        from ._pages import SpreadPages
+
+        return SpreadPages
     if name == "Plan":
         from ._ranks import Plan
 

@@ -14,7 +14,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 from . import _arrays, _compiler, _show
 from . import _runtime as rt
 
-INDEX = ("q_start", "kv_start", "kv_len", "page_table", "q_offset", "state_index")  # tensors that say where a layout's rows lie
+INDEX = ("q_start", "kv_start", "kv_len", "page_table", "q_offset", "state_index", "q_first", "kv_first", "Sq_all", "Sk_all")  # tensors that say where a layout's rows lie
 _SAVED = re.compile(r"saved\d+")  # what the backward wants of the forward
 MAX_CALLS = 256  # kept, of a kernel and a thread
 

@@ -217,6 +217,77 @@ def decode(ranks, group):
     raises(ValueError, "lengths and permutations are of one S", lambda: spreads[1].grown(S + 1))
 
 
+PAGED = """
+import std.mask;
+import std.normalization;
+attention paged {
+    dim D = 16;
+    input sink: f32[H];
+    input bias: f32[B, H, Sk];
+    input shift: f32[Sk];
+    score(q, k) = dot(q, k) * rsqrt(D);
+    modify(s, b, h, i, j) = s + bias[b, h, j] + shift[j] - 0.01 * f32(i - j) * f32(Sk) / 64;
+    mask(b, h, i, j) = causal(i, j) && (i - j < 90 || j < 3);
+    normalize(s, b, h) = softmax_with_sink(s, sink[h]);
+}
+"""
+
+
+def laid_in_pages(whole, lens, table, page, pages, has):
+    """Rows of sequences, of the positions that a rank has, in a pool whose other rows are NaN."""
+    pool = torch.full((pages, page, *whole.shape[2:]), float("nan"))
+    for b, n in enumerate(lens):
+        own = [t for t in range(n) if has(t)]
+        for i, t in enumerate(own):
+            pool[table[b, i // page], i % page] = whole[b, t]
+    return pool
+
+
+def work_of_pages(rank, ranks, group):
+    """A paged cache over ranks: a token a time and several, what each sequence has of its own, other blocks than pages."""
+    H, Hkv, D, page, longest = 4, 2, 16, 4, 150
+    lens, starts = [150, 0, 37, 5, 16], [0, 3, 3, 4, 9, 10]
+    q, k, v, bias, sink, shift = drawn(4, (10, H, D), (5, longest, Hkv, D), (5, longest, Hkv, D), (5, longest, H), (H,), (longest,))
+    for source, inputs in ((PAGED, {"sink": sink, "bias": bias, "shift": shift}), (library("relu"), {}), (library("causal"), {})):
+        emits = ("lse",) if source == library("causal") else ()
+        kernel = attn.compile(source, layout="paged", phase="fwd,part", opt=1, defines={"D": D} if inputs else {"D": D, "Dv": D})
+        for decoding in False, True:
+            rows = q[[0, 3, 5, 7, 9]].contiguous() if decoding else q
+            index = {} if decoding else {"q_start": torch.tensor(starts, dtype=torch.int32)}
+            kv_len = torch.tensor([n + decoding * (n > 0) - (n == 150) * decoding for n in lens], dtype=torch.int32)
+
+            def made(has, n_pages, call):
+                width = -(-longest // page)
+                table = torch.randperm(n_pages, generator=torch.Generator().manual_seed(rank))[: 5 * width].reshape(5, width).to(torch.int32)
+                laid = [laid_in_pages(x, kv_len.tolist(), table, page, n_pages, has) for x in (k, v, bias)]
+                given = {n: laid[2] if n == "bias" else x for n, x in inputs.items()}
+                out = torch.full((len(rows), H, D), 7.0)
+                found = call(rows, *laid[:2], page_table=table, kv_len=kv_len, **index, **given, out=out, emit=emits)
+                return found if isinstance(found, tuple) else (found,)
+
+            expected = made(lambda t: True, 200, kernel)
+            for block in 4, 6, 1, 64:
+                pages = attn.SpreadPages(group, block)
+                found = made(lambda t: pages.owner(t) == rank, 200, lambda *x, **given: pages(kernel, *x, **given))
+                for x, wanted in zip(found, expected):  # an lse is -inf where a sequence has no key
+                    x, wanted = (y.nan_to_num(nan=1e9, neginf=-99.0) for y in (x, wanted))
+                    close(x, wanted, f"{kernel.kernels[0].name}, blocks of {block}, decoding {decoding}")
+    assert pages.own(torch.tensor([777]))[0] == pages.own(777) == sum(pages.owner(t) == rank for t in range(777))
+    last = rank == ranks - 1
+    pages = attn.SpreadPages(group, 64, check="always")
+    few = [x[0, :8].reshape(2, 4, Hkv, D) for x in (k, v)]
+
+    def good(q=rows, **more):
+        return pages(kernel, q, *few, page_table=torch.zeros(5, 1, dtype=torch.int32), kv_len=kv_len.clamp(0, 4), **more)
+
+    good()
+    raises(ValueError, "q: is no [Tq, H, D]" if ranks == 1 else f"rank {ranks - 1}: q: is no [Tq, H, D]", lambda: good(rows[0] if last else rows))
+    raises(TypeError, "nothing: causal has no such input", lambda: good(nothing=1, emit="lse"))
+    raises(TypeError, "kernel: takes one that attn.compile", lambda: pages(attn.compile(library("causal")), rows, k, v, kv_len=kv_len))
+    raises(ValueError, "block: is 0", lambda: attn.SpreadPages(group, 0))
+    good()
+
+
 def work_of_recurrences(rank, ranks, group):
     """State before each piece comes by the maps of the pieces before; the state after all is the same on all ranks."""
     S, B, H, D = 130, 2, 4, 16
@@ -515,6 +586,10 @@ class Ranks(unittest.TestCase):
 
     def test_variants_over_four(self):
         self.processes.do(self, work_of_variants, 4)
+
+    def test_pages(self):
+        for ranks in 1, 2, 3:
+            self.processes.do(self, work_of_pages, ranks)
 
     def test_recurrences(self):
         for ranks in 2, 3:
