@@ -9,7 +9,7 @@
 //
 //     v 1:0   s 1:1   k 0:2   maps 1:3 ..   o 1:9
 //
-// A loop with one such load has two stages of it instead. Where a loop skips steps (`where`), or uses what it
+// A loop with one such load has two stages of it instead; where a knob says one, the next tile is copied behind the last reader. Where a loop skips steps (`where`), or uses what it
 // loads all at once, everything is of one time, what is loaded first.
 #include "passes/schedule/expand.h"
 #include "passes/schedule/schedule.h"
@@ -179,7 +179,9 @@ static void place_loop(TileProgram *p, const TileKernel *k, TileOp *loop, bool l
     for (int i = 0; i < l.n && !alone;
          i++) { // once the one before was read, the first one as the last
         TileOp **to = &at[(i + 1) % l.n];
-        *to = !i     ? loop->body.first
+        bool again = l.n == 1 && l.op[0]->results.data[0]->stages == 1; // where it was read itself
+        *to = again  ? behind_last_use(l.op[0])
+              : !i   ? loop->body.first
               : late ? before_first_use(l.op[i])
                      : behind_last_use(l.op[i - 1]);
         while (pass_is_operand(p, *to)) *to = (*to)->next;
