@@ -147,17 +147,22 @@ static void find_pole(void *ctx, const Ex *e) {
         base && class_of(base, &f->env) & CL_ZERO && class_of(e, &f->env) & ~(unsigned)CL_FINITE;
 }
 
-// By numbers of the pair. Where one of the row or of positions alone is a divisor of 0, the formula itself is infinite.
-static bool is_steep(Derivative *d, const Ex *slope) {
-    Steep f = {{.s = CL_FINITE, .r = d->positive, .wild_scores = ex_uses(slope, SYM_DOT, 0)},
-               false};
+static bool has_pole(const Ex *slope, const ClassSet *r) {
+    Steep f = {{.s = CL_FINITE, .r = r, .wild_scores = ex_uses(slope, SYM_DOT, 0)}, false};
     ex_visit(slope, find_pole, &f);
     return f.found;
 }
 
-const Ex *back_come(Derivative *d, const Ex *come, const Ex *slope) {
+// By numbers of the pair. Where one of the row or of positions alone is a divisor of 0, the formula itself is infinite.
+static bool is_steep(const Derivative *d, const Ex *slope) { return has_pole(slope, d->positive); }
+
+static const Ex *come_by(Derivative *d, const Ex *come, const Ex *slope, bool steep) {
     const Ex *e = ex_chain(d->p, come, slope);
-    return e && is_steep(d, slope) ? ex_unless_zero(d->p, come, e) : e;
+    return e && steep ? ex_unless_zero(d->p, come, e) : e;
+}
+
+const Ex *back_come(Derivative *d, const Ex *come, const Ex *slope) {
+    return come_by(d, come, slope, slope && is_steep(d, slope));
 }
 
 Poly back_by(Derivative *d, const Ex *x, int after) {
@@ -187,7 +192,9 @@ Poly back_by_emits(Derivative *d, const Ex *x) {
         const Ex *de = ex_derivative(d->p, d->emit[i], x),
                  *come = ex_sym(d->p, SYM_DEMIT, i, EX_F32);
         if (!de) continue;
-        Poly part = poly_of(d->polys, back_come(d, come, de));
+        // The gradient of an emit is 0 where nobody wants it, and the formula may be infinite there: sqrt(rowmin(s)).
+        bool steep = is_steep(d, de) || has_pole(de, d->either);
+        Poly part = poly_of(d->polys, come_by(d, come, de, steep));
         sum = poly_plus(d->polys, &sum, &part);
     }
     return sum;
@@ -334,9 +341,14 @@ static Backward *derive(Arena *a, const Stream *s) {
                     .may_sweep = true};
     d.out = ARENA_NEW(a, Backward);
     *d.out = (Backward){.s = s, .row = row, .further = -1};
-    d.polys = polys_new(d.scratch, d.p, classes(d.scratch, row));
+    ClassSet *of_r = classes(d.scratch, row);
+    d.polys = polys_new(d.scratch, d.p, of_r);
     d.positive = ARENA_ARRAY(d.scratch, ClassSet, n + 1);
-    for (int k = 0; k < n; k++) d.positive[k] = CL_POS;
+    d.either = ARENA_ARRAY(d.scratch, ClassSet, n + 1);
+    for (int k = 0; k < n; k++) {
+        d.positive[k] = CL_POS;
+        d.either[k] = of_r[k] & CL_NEG ? CL_FINITE : CL_POS;
+    }
     d.weight = simp_open(d.p, row->weight);
     d.modified = simp_open(d.p, row->modified);
     d.output = simp_open(d.p, row->output);

@@ -22,6 +22,7 @@ typedef struct Derivative {
     Backward *out;
     Polys *polys;
     ClassSet *positive; // of each reduction
+    ClassSet *either;   // the same, but of those that may be negative
     // The program's formulas, simplified without fma.
     const Ex *weight, *modified, *output;
     const Ex **f, **emit; // what each reduction reduces; emits

@@ -18,8 +18,8 @@
 
 #include <math.h>
 
-static const double TAME = 0x1p12, SMALL = 0x1p9, LARGE = 0x1p6, LARGE_NORM = 0x1p12,
-                    LARGEST = 0x1p64;
+static const double TAME = 0x1p12, SMALL = 0x1p9, LARGE = 0x1p6, LARGEST = 0x1p64;
+enum { LEAST_COLUMNS = 64 }; // of a squared norm; each adds up to LARGE
 // What its product with log2(e) rounds, in an exponent, is a factor below 2^12 that a division cancels.
 static const double FAR = 0x1p27;
 
@@ -205,7 +205,8 @@ bool row_small(const RowProgram *row, const Ex *e) {
 }
 
 bool row_dots_small(const RowProgram *row, const Ex *e) {
-    return size_with(row, e, LARGE, LARGE_NORM, AS_ONE, NOT) <= SMALL;
+    double columns = fmax(fmax(row->D, row->Dv), LEAST_COLUMNS);
+    return size_with(row, e, LARGE, LARGE * columns, AS_ONE, NOT) <= SMALL;
 }
 
 static Bounds where(const RowProgram *row, const Ex *e, double size) {

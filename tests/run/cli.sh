@@ -242,6 +242,8 @@ gives 0 relu_attn.attn --dtype=f32 --emit=schedule
 says out 'knobs rows=32,keys=24'
 holds '[ ! -s err ]'
 gives 0 check relu_attn.attn --shape=H=2,Sq=50
+# A gradient of 0 that comes adds nothing, also where the formula is NaN.
+gives 0 check "$top/tests/regress/root_of_least.attn" --phase=fwd,bwd --shape=H=2,Sq=40,Sk=3 --in=droot=0.0..0.0
 gives 0 relu_attn.attn --dtype=f32 --emit=schedule --no-cache
 holds '! grep -q "knobs rows=32,keys=24" out'
 gives 0 relu_attn.attn --dtype=f32 --emit=schedule --schedule=keys=36

@@ -270,3 +270,17 @@ TEST_EACH(scheduled_chosen, 0, 4) {
                         i % 2 ? DT_F32 : DT_BF16);
     }
 }
+
+// Squared norms grow with a row's columns, whatever the scale is by: weights hang on their last bits. A softmax's do not.
+TEST(long_norms_are_alike) {
+    static const int columns[] = {64, 128, 160, 256, 512};
+    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
+        Arena *a = arena_new();
+        Diags diags = diag_list(a);
+        Stream *norms = pu_stream(a, "stdlib/gaussian_kernel.attn", NULL, columns[i], NULL),
+               *dots = pu_stream(a, "stdlib/softmax.attn", NULL, columns[i], NULL);
+        ck_assert(pass_backward(a, norms->written, &diags)->same_dots);
+        ck_assert(!pass_backward(a, dots->written, &diags)->same_dots);
+        arena_free(a);
+    }
+}
