@@ -95,7 +95,7 @@ static bool stores_to(const TileKernel *k, int tensor) {
 
 static bool is_kept(const TileProgram *p, int tensor) {
     bool stored = false;
-    for (int k = 0; k < p->kernels.n; k++) {
+    for (int k = 0; k < p->kernels.n && !p->recurrence; k++) {
         if (!stores_to(p->kernels.data[k], tensor)) continue;
         if (!reads_inputs_only(p, p->kernels.data[k])) return false;
         stored = true;

@@ -791,10 +791,11 @@ static bool take_size(Parse *P, int *out) {
     return fail(P, "there is no derived size %s", name);
 }
 
-// "splits", or "splits longest wanted parts part_share whole_heads", or of a batch "splits part_keys"
+// "splits", or "splits longest wanted parts part_share whole_heads", or of a batch "splits part_keys"; of a recurrence "segment"
 static bool parse_split(Parse *P) {
     TileSplit *s = &P->p->split;
-    if (s->few) return fail(P, "how rows are split is said already");
+    if (s->few || s->segment) return fail(P, "how rows are split is said already");
+    if (P->p->recurrence) return take_size(P, &s->segment);
     if (!take_size(P, &s->few)) return false;
     if (!take(P, ",")) return true;
     if (P->p->batch) return take_size(P, &s->keys);

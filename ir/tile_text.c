@@ -562,7 +562,8 @@ static void split(Out *o, const TileSplit *s) {
                     : i    ? " %s"
                            : "split %s",
                     o->p->sizes.data[sizes[i]].name);
-    if (s->few) text_puts(o->text, "\n");
+    if (s->segment) text_printf(o->text, "split %s", o->p->sizes.data[s->segment].name);
+    if (s->few || s->segment) text_puts(o->text, "\n");
 }
 
 static void tensor(Out *o, const TileTensor *t) {

@@ -32,6 +32,7 @@ static bool choose(TileProgram *p, const PassOptions *o, Diags *diags) {
         own.schedule = pass_counted(p->arena, p, &own);
     if (!pass_tile(p, &own, diags)) return false;
     pass_set_splits(p);
+    pass_set_segments(p);
     return true;
 }
 

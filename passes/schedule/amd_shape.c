@@ -294,9 +294,17 @@ static void take_few_rows(const TileKernel *k, const Need *n, Knobs *s) {
     for (fewer.keys /= 2; too_large(n, s) && !misshapen(n, &fewer); fewer.keys /= 2) *s = fewer;
 }
 
+// From segment to segment: narrow tiles, of which many run beside each other.
+static void take_narrow_tiles(const TileKernel *k, Knobs *s) {
+    if (k->purpose != PURPOSE_STARTS) return;
+    s->mt = 1;
+    if (s->waves > 2) s->waves = 2;
+}
+
 static bool bind(TileProgram *p, TileKernel *k, const Need *n, const Knobs *chosen, Diags *diags) {
     Knobs own = *chosen;
     const Knobs *s = &own;
+    take_narrow_tiles(k, &own);
     take_fewer_waves(k, &own);
     take_short_chunks(k, n, &own);
     take_fewer_columns(k, n, &own);

@@ -359,6 +359,13 @@ static Knobs for_steps(const TileProgram *p, const TileKernel *k, Knobs s) {
     return s;
 }
 
+// From segment to segment: narrow tiles, of which many run beside each other.
+static Knobs for_starts(Knobs s) {
+    s.warps = 2, s.blocks = 1;
+    s.rows = 16 * s.warps;
+    return s;
+}
+
 // Not where states are left and products are a warp's (1.2 times as slow there).
 static bool starts_without_state(const TileKernel *k, const Knobs *s) {
     if (k->purpose == PURPOSE_STEPS) return true;
@@ -378,6 +385,7 @@ bool pass_tile_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
         if (k->purpose == PURPOSE_DELTA && free) s = with_room(p, k, s);
         if (k->purpose == PURPOSE_CHUNK_GRADIENTS) s = for_chunk_gradients(p, s);
         if (k->purpose == PURPOSE_STEPS) s = for_steps(p, k, s);
+        if (k->purpose == PURPOSE_STARTS) s = for_starts(s);
         if (!sm80_has_product(k) &&
             !pass_tile_columns(p, k, few.few_columns, LEAST_COLUMNS, NULL)) // all, where they must
             return false;

@@ -226,6 +226,7 @@ TileValue *recur_norm(Recur *r, const char *name, TileValue *v, int along, int c
 static void load_values(Recur *r) {
     const Chunk *c = r->c;
     bool solved = c->erase.elem && c->nwrites == 1;
+    if (r->no_values) return;
     if (solved || c->bonus) r->raw_v[ALONG_T] = recur_load(r, "vt", r->v, RSIZE_HV, r->T, r->E);
     if (!solved) r->raw_v[ALONG_U] = recur_load(r, "v", r->v, RSIZE_HV, r->U, r->E);
     for (int i = 0; i < 2; i++)
@@ -402,7 +403,8 @@ TileValue *recur_new_state(Recur *r, const Write *w, TileValue *state) {
             r, map, "d",
             recur_from_start(r, map, r->decay.end, r->decay.zero_end, recur_in(r, map, state)));
     }
-    for (int i = 0; i < r->c->nwrites; i++) state = add_write(r, &w[i], state);
+    for (int i = 0; i < r->c->nwrites; i++)
+        if (w[i].x) state = add_write(r, &w[i], state);
     return state;
 }
 
@@ -413,7 +415,7 @@ static void solve(Recur *r, const Read *erase, Write *w, TileValue *state) {
     const Chunk *c = r->c;
     Number value = recur_row_number(r, "nv", c->write[0].value, ALONG_T),
            erased = recur_row_number(r, "nu", c->write[0].erased, ALONG_T);
-    TileValue *v = recur_elements(r, "ve", c->value, ALONG_T, r->E),
+    TileValue *v = r->no_values ? NULL : recur_elements(r, "ve", c->value, ALONG_T, r->E),
               *u = recur_of_state(r, "u", erase, state);
     TileOp *map = recur_open(r, r->T, -1, -1); // both numbers of what is erased
     const Ex *number =
@@ -423,9 +425,10 @@ static void solve(Recur *r, const Read *erase, Write *w, TileValue *state) {
     if (!both.v) tile_unlink(map);
     TileValue *n = recur_scores(r, "N", DT_F32, erase, w, both);
     map = recur_open(r, r->T, r->E, -1);
-    const Ex *own = recur_times(r, recur_in(r, map, v), recur_factor(r, map, value));
-    const Ex *read = recur_times(r, recur_in(r, map, u), recur_factor(r, map, both));
-    TileValue *y = recur_narrow(r, map, "y", ex_2(r->x, EX_ADD, own, read));
+    const Ex *e = recur_times(r, recur_in(r, map, u), recur_factor(r, map, both));
+    if (v)
+        e = ex_2(r->x, EX_ADD, recur_times(r, recur_in(r, map, v), recur_factor(r, map, value)), e);
+    TileValue *y = recur_narrow(r, map, "y", e);
     w->x = recur_product(r, "x", recur_inverse(r, n), y, NULL, r->U, r->E);
 }
 
@@ -437,11 +440,13 @@ static void solve_erased(Recur *r, const Read *erase, Write *w, TileValue *state
         u = recur_out(r, map, "u",
                       recur_times(r, recur_in(r, map, u), recur_factor(r, map, erase->number)));
     }
-    TileValue *m = recur_scores(r, "M", r->p->dtype, erase, &w[0], erase->number),
-              *n = recur_scores(r, "N", DT_F32, erase, &w[1], erase->number);
-    TileValue *y = recur_operand(
-        r, "y", recur_product(r, "y", m, recur_operand(r, "xm", w[0].x), u, r->T, r->E));
-    w[1].x = recur_product(r, "x", recur_inverse(r, n), y, NULL, r->U, r->E);
+    if (w[0].x) {
+        TileValue *m = recur_scores(r, "M", r->p->dtype, erase, &w[0], erase->number);
+        u = recur_product(r, "y", m, recur_operand(r, "xm", w[0].x), u, r->T, r->E);
+    }
+    TileValue *n = recur_scores(r, "N", DT_F32, erase, &w[1], erase->number);
+    w[1].x =
+        recur_product(r, "x", recur_inverse(r, n), recur_operand(r, "y", u), NULL, r->U, r->E);
 }
 
 void recur_make_writes(Recur *r, Write *w, TileValue *state) {
@@ -453,7 +458,7 @@ void recur_make_writes(Recur *r, Write *w, TileValue *state) {
             w[i].number = recur_row_number(r, i ? "nu" : "nw",
                                            i ? c->write[i].erased : c->write[i].value, ALONG_U);
     }
-    if (!solved) w[0].x = recur_elements(r, "ve", c->value, ALONG_U, r->E);
+    if (!solved && !r->no_values) w[0].x = recur_elements(r, "ve", c->value, ALONG_U, r->E);
     if (!c->erase.elem) return;
     Read erase = {&c->erase, recur_elements(r, "e", c->erase.elem, ALONG_T, r->D),
                   recur_row_number(r, "ner", c->erase.number, ALONG_T)};
@@ -595,13 +600,15 @@ void recur_kernel(Recur *r, const char *name, TilePurpose purpose) {
     r->block = &k->body;
 }
 
-void recur_chunks(Recur *r, const char *name, int from, int to, const Ex *index,
-                  TileValue *(*chunk)(void *ctx, TileValue *state), void *ctx) {
-    TileValue *first =
-        recur_load(r, arena_printf(r->arena, "%s0", name), from, RSIZE_H, r->D, r->E);
+TileValue *recur_first(Recur *r, const char *name, int tensor) {
+    return recur_load(r, arena_printf(r->arena, "%s0", name), tensor, RSIZE_H, r->D, r->E);
+}
+
+TileValue *recur_loop(Recur *r, const char *name, int axis, TileValue *first, const Ex *to,
+                      const Ex *index, TileValue *(*step)(void *ctx, TileValue *state), void *ctx) {
     TileOp *loop = tile_op(r->p, r->k, r->block, TILE_LOOP, r->rec->span);
-    loop->axis = r->T;
-    loop->from = ex_i32(r->x, 0), loop->to = ex_i32(r->x, 1), loop->index = index;
+    loop->axis = axis;
+    loop->from = ex_i32(r->x, 0), loop->to = to, loop->index = index;
     loop->body.owner = loop;
     tile_arg(r->p, loop, first);
     TileValue *state = tile_value(r->p, r->k, name, DT_F32, first->axis, 2);
@@ -610,23 +617,40 @@ void recur_chunks(Recur *r, const char *name, int from, int to, const Ex *index,
     TileValue *last =
         tile_result(r->p, r->k, loop, arena_printf(r->arena, "%sn", name), DT_F32, first->axis, 2);
     r->block = &loop->body;
-    TileValue *next = chunk(ctx, state);
+    TileValue *next = step(ctx, state);
     tile_arg(r->p, tile_op(r->p, r->k, r->block, TILE_YIELD, r->rec->span), next);
     r->block = &r->k->body;
-    if (to >= 0) recur_store(r, to, last, r->D);
+    return last;
+}
+
+TileValue *recur_chunks(Recur *r, const char *name, TileValue *first, const Ex *index,
+                        TileValue *(*chunk)(void *ctx, TileValue *state), void *ctx) {
+    return recur_loop(r, name, r->T, first, ex_i32(r->x, 1), index, chunk, ctx);
 }
 
 static TileValue *forward_chunk(void *ctx, TileValue *state) { return chunk(ctx, state); }
 
 static void build_kernel(Recur *r, const char *name, TilePurpose purpose) {
     recur_kernel(r, name, purpose);
-    recur_chunks(r, "S", r->state0, r->state, ex_symbol(r->x, SYM_STEP), forward_chunk, r);
+    TileValue *first = recur_first(r, "S", r->state0);
+    recur_store(r, r->state,
+                recur_chunks(r, "S", first, ex_symbol(r->x, SYM_STEP), forward_chunk, r), r->D);
 }
 
-static void add_plan(Recur *r, const Ex *when, int kernel) {
+static void add_plan(Recur *r, const Ex *when, int from, int to) {
     TilePlan plan = {.when = when};
-    VEC_PUSH(r->arena, &plan.kernels, kernel);
+    for (int i = from; i < to; i++) VEC_PUSH(r->arena, &plan.kernels, i);
     VEC_PUSH(r->arena, &r->p->plans, plan);
+}
+
+static void build_segments(Recur *r) {
+    Segments s = recur_segments(r, 0);
+    int from = r->p->kernels.n;
+    recur_segment_starts(&s, r->state0, r->state);
+    recur_segment_kernel(&s, "segments", PURPOSE_CHUNK);
+    recur_chunks(r, "S", recur_segment_first(&s, "S"), ex_symbol(r->x, SYM_STEP), forward_chunk, r);
+    const Ex *several = ex_2(r->x, EX_LT, ex_i32(r->x, 1), recur_size(r, s.number));
+    add_plan(r, several, from, r->p->kernels.n);
 }
 
 TileProgram *recur_program(Arena *a, const RecProgram *rec, const PassOptions *o) {
@@ -648,9 +672,12 @@ TileProgram *pass_build_recurrence(Arena *a, const Chunk *c, const PassOptions *
     if (o->batch) places_sizes(&r.at, r.p, 0);
     add_tensors(&r, o->dtype);
     build_kernel(&r, "fwd", PURPOSE_CHUNK);
-    if (few) build_kernel(&r, "steps", PURPOSE_STEPS);
-    const Ex *positions = pass_at_launch(r.p, recur_size(&r, RSIZE_S));
-    if (few) add_plan(&r, ex_2(r.x, EX_LE, positions, ex_i32(r.x, few)), 1);
-    add_plan(&r, NULL, 0);
+    if (few) {
+        build_kernel(&r, "steps", PURPOSE_STEPS);
+        const Ex *positions = pass_at_launch(r.p, recur_size(&r, RSIZE_S));
+        add_plan(&r, ex_2(r.x, EX_LE, positions, ex_i32(r.x, few)), 1, 2);
+    }
+    if (!o->batch) build_segments(&r);
+    add_plan(&r, NULL, 0, 1);
     return r.p;
 }

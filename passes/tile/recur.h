@@ -38,6 +38,7 @@ typedef struct Recur {
     TileBlock *block;
     int T, U, D, E;                  // axes
     int q, key, v, o, state0, state; // tensors
+    bool no_values;                  // the recurrence without `value`: what it makes of a state
     TileValue *raw_q, *raw_k[2],
         *raw_v[2]; // of the chunk; k and v along T, along U; NULL: not needed
     TileValue *norm_q, *norm_k[2], *norm_v[2];
@@ -117,8 +118,28 @@ TileProgram *recur_program(Arena *a, const RecProgram *rec, const PassOptions *o
 
 // ---- kernels
 void recur_kernel(Recur *r, const char *name, TilePurpose purpose);
-// A loop over the chunks, `index` which of them a step has, that carries f32[D, E]: from a tensor to another (-1: to none).
-void recur_chunks(Recur *r, const char *name, int from, int to, const Ex *index,
-                  TileValue *(*chunk)(void *ctx, TileValue *state), void *ctx);
+TileValue *recur_first(Recur *r, const char *name, int tensor);
+// A loop that carries f32[D, E], over the chunks, of which `index` says which a step has. What it ends with.
+TileValue *recur_chunks(Recur *r, const char *name, TileValue *first, const Ex *index,
+                        TileValue *(*chunk)(void *ctx, TileValue *state), void *ctx);
+TileValue *recur_loop(Recur *r, const char *name, int axis, TileValue *first, const Ex *to,
+                      const Ex *index, TileValue *(*step)(void *ctx, TileValue *state), void *ctx);
+
+// A sequence in segments.   recur_segments.c
+typedef struct Segments {
+    Recur *r;
+    int number, states; // sizes: of a sequence, and of all heads
+    int works;          // workspace tensors so far
+    int part, start;    // tensors: Psi, and the states before the segments
+    int transition[2];  // Phi; -1: 1
+    int factors;        // what expressions call it, where it is a factor for each channel
+    int G;              // axis
+} Segments;
+
+Segments recur_segments(Recur *r, int works);
+void recur_segment_kernel(Segments *s, const char *name, TilePurpose purpose);
+TileValue *recur_segment_first(Segments *s, const char *name);
+// The kernels before those of segments: from a tensor to another.
+void recur_segment_starts(Segments *s, int first, int last);
 
 #endif

@@ -559,11 +559,13 @@ TileProgram *pass_build_recurrence_backward(Arena *a, const ChunkBack *back, con
     b.chunks = p->chunks = pass_size(p, "chunks", ex_i32(r->x, 1));
     add_tensors(&b, o->dtype);
     recur_kernel(r, "states", PURPOSE_STATES);
-    recur_chunks(r, "S", r->state0, -1, ex_symbol(r->x, SYM_STEP), states_chunk, &b);
+    recur_chunks(r, "S", recur_first(r, "S", r->state0), ex_symbol(r->x, SYM_STEP), states_chunk,
+                 &b);
     recur_kernel(r, "adjoint", PURPOSE_ADJOINT);
     const Ex *last = ex_2(r->x, EX_SUB, recur_size(r, b.chunks), ex_i32(r->x, 1));
-    recur_chunks(r, "F", b.dstate, b.dstate0, ex_2(r->x, EX_SUB, last, ex_symbol(r->x, SYM_STEP)),
-                 adjoint_chunk, &b);
+    const Ex *index = ex_2(r->x, EX_SUB, last, ex_symbol(r->x, SYM_STEP));
+    TileValue *first = recur_first(r, "F", b.dstate);
+    recur_store(r, b.dstate0, recur_chunks(r, "F", first, index, adjoint_chunk, &b), r->D);
     build_gradients(&b, "gradients");
     b.shared = true;
     build_gradients(&b, "shared_gradients");

@@ -51,6 +51,7 @@ bool pass_is_shared(const TileProgram *p, const TilePlan *plan);
 void pass_share_steps(TileProgram *p, TileKernel *k, TileOp *loop, const Ex *total);
 // How many parts, once extents are bound.
 void pass_set_splits(TileProgram *p);
+void pass_set_segments(TileProgram *p); // recur_segments.c
 // And of a kernel that also runs without, by the steps of its sweep.
 void pass_set_parts(TileProgram *p, const TileKernel *k, const TileOp *loop, const Ex *total);
 // Where nothing was said of them (masks that read inputs, clusters, long bodies), the kernel for few

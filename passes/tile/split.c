@@ -139,6 +139,13 @@ static const Ex *bound_by_steps(TileProgram *p, const Ex *parts, const Ex *total
     return simp_2(x, EX_MIN, simp_2(x, EX_MUL, part, simp_2(x, EX_DIV, up, parts)), total);
 }
 
+// Of a recurrence: those whose positions are the segment's.
+static const Ex *bound_by_segment(TileProgram *p, int extent, const Ex *total, const Ex *part) {
+    ExPool *x = p->pool;
+    const Ex *steps = simp_2(x, EX_DIV, size_of(p, p->split.segment), ex_i32(x, extent));
+    return simp_2(x, EX_MIN, simp_2(x, EX_MUL, part, steps), total);
+}
+
 // What is of the part alone first: the steps of a tile are known late.
 static const Ex *bound_by_share(TileProgram *p, const Ex *share, const Ex *total, const Ex *part) {
     ExPool *x = p->pool;
@@ -153,10 +160,16 @@ void pass_share_steps(TileProgram *p, TileKernel *k, TileOp *loop, const Ex *tot
     loop->from = ex_i32(x, 0);
     loop->to = total;
     if (axis < 0) return;
-    bool some = k->grid[k->ngrid - 1].from != NULL;
-    const Ex *by = some ? share_of(p, k) : k->axes[axis].size;
     const Ex *part = ex_sym(x, SYM_TILE, axis, EX_I32);
     const Ex *next = simp_2(x, EX_ADD, part, ex_i32(x, 1));
+    if (p->split.segment) {
+        int extent = k->axes[loop->axis].extent;
+        loop->from = bound_by_segment(p, extent, total, part);
+        loop->to = bound_by_segment(p, extent, total, next);
+        return;
+    }
+    bool some = k->grid[k->ngrid - 1].from != NULL;
+    const Ex *by = some ? share_of(p, k) : k->axes[axis].size;
     const Ex *(*bound)(TileProgram *, const Ex *, const Ex *, const Ex *) =
         some ? bound_by_share : bound_by_steps;
     loop->from = bound(p, by, total, part);

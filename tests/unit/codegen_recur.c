@@ -333,6 +333,74 @@ TEST_EACH(chunks_of_groups, 0, 3) {
     for (int i = 0; i < 3; i++) try_groups(sources[_i], i ? 150 : 200, knobs[i], ahead[i]);
 }
 
+// Segments of a sequence, from workers that are enough for several: in the interpreter, and the host's code.
+static void check_segments(const RuCase *x, const TileProgram *p, const char *source, int number,
+                           bool code) {
+    TileData *d = tensors(x, p);
+    Diags diags = diag_list(x->a);
+    const TilePlan *plan = &p->plans.data[p->plans.n - 2];
+    int segments = p->split.segment + 1;
+    if (code)
+        cu_run(x->a, p, d, 4, true);
+    else
+        ck_assert_msg(tile_eval(p, d, false, &diags), "%s", source);
+    ck_assert_str_eq(p->sizes.data[segments].name, "segments");
+    ck_assert(d->size[segments] > 1 && d->size[segments] <= number);
+    ck_assert(tile_eval_launch(plan->when, d->size, d->workers));
+    check(x, p, d, source, code ? "code" : "segments", code ? 2e-5 : 1e-6);
+}
+
+static const struct {
+    const char *source;
+    int S, segments;
+} in_segments[] = {
+    {"recurrence x { dim D = 16, Dv = 8; }", 601, 2},
+    {"recurrence x { dim D = 3, Dv = 5; decay(b, h) = 0.99; }", 1100, 4},
+    {INPUTS "decay(b, h, t) = t % 300 == 7 ? 0 : exp(-0.1 * abs(x[t])); }", 1200, 4},
+    {CHANNELS "decay(b, h, t, d) = t % 300 == 7 && d < 9 ? 0 : exp(-0.1 * abs(x[t, d])); "
+              "bonus(b, h, d) = 0.5; }",
+     800, 3},
+    {INPUTS "decay(b, h, t) = exp(-0.1 * abs(x[t])); erase(k) = 0.2 * k; "
+            "write(k, b, h, t) = -k * abs(tanh(x[t])); key(k, b, h, t) = k * x[t]; }",
+     1111, 4},
+    {CHANNELS "decay(b, h, t, d) = exp(-0.1 * abs(x[t, d])); erase(k) = 0.1 * k; "
+              "write(k, b, h, t, d) = -0.2 * k * abs(tanh(x[t, d])); }",
+     900, 3},
+};
+
+TEST_EACH(segments, 0, 6 * 5) {
+    static const TargetId targets[] = {TARGET_HOST, TARGET_SM80, TARGET_SM90A, TARGET_GFX90A,
+                                       TARGET_GFX1100};
+    RuCase x = {.a = arena_new()};
+    Diags diags = diag_list(x.a);
+    const char *source = in_segments[_i / 5].source;
+    TargetId target = targets[_i % 5];
+    ru_compile(&x, source);
+    ru_fill(&x, (int32_t[]){1, 1, 1, 1, 1, in_segments[_i / 5].S}, 77, true);
+    ru_reference(&x);
+    PassOptions o = {.dtype = target == TARGET_HOST ? DT_F32 : DT_BF16,
+                     .target = *target_get(target)};
+    if (target == TARGET_HOST) cu_target(4, &o.target);
+    const TileProgram *p = pass_recurrence(x.a, x.c, &o, &diags);
+    test_good(p, &diags);
+    ck_assert(tu_read_back(x.a, p)->split.segment == p->split.segment);
+    check_segments(&x, p, source, in_segments[_i / 5].segments, false);
+    if (target == TARGET_HOST) check_segments(&x, p, source, in_segments[_i / 5].segments, true);
+    arena_free(x.a);
+}
+
+// Two matrices of 256 by 256 have no room in LDS: then the sequence is gone through as one.
+ARENA_TEST(segments_that_have_no_room) {
+    RuCase x = {.a = a};
+    Diags diags = diag_list(a);
+    ru_compile(&x, "recurrence x { dim D = 128, Dv = 16; erase(k) = k; write(k) = -0.5 * k; }");
+    PassOptions o = {.dtype = DT_F32, .target = *target_get(TARGET_GFX942)};
+    const TileProgram *p = pass_recurrence(a, x.c, &o, &diags);
+    test_good(p, &diags);
+    ck_assert_int_eq(p->plans.n, 1);
+    ck_assert_int_eq(p->kernels.n, 1);
+}
+
 static const TileOp *pairs_of(const TileProgram *p, TilePurpose purpose) {
     for (int i = 0; i < p->kernels.n; i++) {
         const TileKernel *k = p->kernels.data[i];
