@@ -43,8 +43,8 @@ bool tile_is_matrix(const TileTensor *t) { return traits[t->role].matrix || t->r
 bool tile_is_operand(const TileProgram *p, const TileTensor *t) {
     bool products = p->phase != PHASE_COMBINE;     // which merges what is read element by element
     int rank = p->batch && !p->recurrence ? 3 : 4; // rows of sequences have no batch
-    bool made = (p->chunks || p->split.segment || tile_is_backward(p)) && t->role == TENSOR_WORK && t->rank == rank &&
-                t->dtype == p->dtype;
+    bool made = (p->chunks || p->split.segment || tile_is_backward(p)) && t->role == TENSOR_WORK &&
+                t->rank == rank && t->dtype == p->dtype;
     bool sums = p->phase == PHASE_PART && t->role == TENSOR_STATE0; // a loop begins with them
     return products && !sums && (tile_is_matrix(t) || made) && tile_is_read(p, t);
 }
@@ -57,7 +57,8 @@ bool tile_may_index(const TileProgram *p, const TileTensor *t) {
     if (tile_is_index(t)) return true;
     if (t->role == TENSOR_INPUT || (t->role == TENSOR_WORK && t->dtype == DT_I32)) return true;
     bool row = traits[t->role].side == SIDE_QUERIES || t->role == TENSOR_WORK;
-    return (p->split.segment || tile_is_backward(p)) && row && !traits[t->role].matrix && tile_is_read(p, t);
+    return (p->split.segment || tile_is_backward(p)) && row && !traits[t->role].matrix &&
+           tile_is_read(p, t);
 }
 
 bool tile_is_zeroed(const TileProgram *p, int tensor) {

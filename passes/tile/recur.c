@@ -445,8 +445,7 @@ static void solve_erased(Recur *r, const Read *erase, Write *w, TileValue *state
         u = recur_product(r, "y", m, recur_operand(r, "xm", w[0].x), u, r->T, r->E);
     }
     TileValue *n = recur_scores(r, "N", DT_F32, erase, &w[1], erase->number);
-    w[1].x =
-        recur_product(r, "x", recur_inverse(r, n), recur_operand(r, "y", u), NULL, r->U, r->E);
+    w[1].x = recur_product(r, "x", recur_inverse(r, n), recur_operand(r, "y", u), NULL, r->U, r->E);
 }
 
 void recur_make_writes(Recur *r, Write *w, TileValue *state) {

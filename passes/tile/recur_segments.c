@@ -177,7 +177,8 @@ static TileValue *scaled(Segments *s, TileValue *state, TileValue *part) {
 static TileValue *multiplied(Segments *s, int F, TileValue *state, TileValue *part) {
     Recur *r = s->r;
     bool narrow = s->transition[1] >= 0;
-    TileValue *phi = left(s, "phi", s->transition[0], r->D, F), *near = recur_operand(r, "near", state);
+    TileValue *phi = left(s, "phi", s->transition[0], r->D, F),
+              *near = recur_operand(r, "near", state);
     TileValue *at = recur_beside(r, "near", near, r->D, F);
     TileValue *sum = recur_product(r, "S", phi, at, part, r->D, r->E);
     if (!narrow) return sum;
@@ -185,7 +186,8 @@ static TileValue *multiplied(Segments *s, int F, TileValue *state, TileValue *pa
     const Ex *e = ex_2(r->x, EX_SUB, recur_in(r, map, state), recur_in(r, map, near));
     TileValue *rest = recur_beside(r, "rest", recur_narrow(r, map, "rest", e), r->D, F);
     sum = recur_product(r, "S", phi, rest, sum, r->D, r->E);
-    return recur_product(r, "S", left(s, "phi_rest", s->transition[1], r->D, F), at, sum, r->D, r->E);
+    return recur_product(r, "S", left(s, "phi_rest", s->transition[1], r->D, F), at, sum, r->D,
+                         r->E);
 }
 
 typedef struct Start {
@@ -203,8 +205,8 @@ static TileValue *next_start(void *ctx, TileValue *state) {
 
 static void build_starts(Segments *s, int first, int last) {
     Recur *r = s->r;
-    TileKernel *k = r->k = tile_kernel(
-        r->p, arena_printf(r->arena, "%s_starts", r->rec->name), PURPOSE_STARTS);
+    TileKernel *k = r->k =
+        tile_kernel(r->p, arena_printf(r->arena, "%s_starts", r->rec->name), PURPOSE_STARTS);
     Start start = {s, -1};
     add_axis(s);
     const Ex *D = ex_i32(r->x, r->rec->D);
@@ -272,18 +274,15 @@ static bool drop_large(TileProgram *p) {
     return large;
 }
 
+static bool erases_in(const TileKernel *k) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (op->kind == TILE_INVERT) return true;
+    return false;
+}
+
 // As many as run at once. Each position is gone through twice, and with erase three times.
-void pass_set_segments(TileProgram *p) {
-    if (!p->split.segment || drop_large(p)) return;
+static void set_number(TileProgram *p, const TileKernel *k) {
     ExPool *x = p->pool;
-    const TileKernel *k = NULL;
-    bool erase = false;
-    for (int i = p->kernels.n; i-- > 0;) {
-        const TileKernel *at = p->kernels.data[i];
-        if (pass_split_axis(p, at) >= 0) k = at;
-        for (const TileOp *op = tile_next(&at->body, NULL); op; op = tile_next(&at->body, op))
-            erase |= op->kind == TILE_INVERT;
-    }
     const Ex *one = ex_i32(x, 1), *unit = ex_i32(x, unit_of(p)), *n = ex_symbol(x, SYM_WORKERS),
              *positions = ex_sym(x, SYM_SIZE, RSIZE_S, EX_I32),
              *size = ex_sym(x, SYM_SIZE, p->split.segment, EX_I32);
@@ -292,11 +291,16 @@ void pass_set_segments(TileProgram *p) {
     for (int i = 0; i < 3; i++) n = ex_2(x, EX_DIV, n, k->grid[i].count);
     n = ex_2(x, EX_MIN, n, ex_2(x, EX_DIV, positions, ex_i32(x, LEAST)));
     n = ex_2(x, EX_MIN, n, ex_i32(x, MOST));
-    n = ex_select(x, ex_2(x, EX_LT, n, ex_i32(x, erase ? 3 : 2)), one, n);
+    n = ex_select(x, ex_2(x, EX_LT, n, ex_i32(x, erases_in(k) ? 3 : 2)), one, n);
     const Ex *wanted = p->sizes.data[number].def;
     p->sizes.data[wanted->index].def = ex_simplify(x, n);
     const Ex *units = over(x, over(x, positions, unit), wanted);
     p->sizes.data[p->split.segment].def =
         ex_simplify(x, ex_2(x, EX_MAX, ex_2(x, EX_MUL, units, unit), unit));
     p->sizes.data[number].def = ex_simplify(x, ex_2(x, EX_MAX, over(x, positions, size), one));
+}
+
+void pass_set_segments(TileProgram *p) {
+    if (!p->split.segment || drop_large(p)) return;
+    set_number(p, p->kernels.data[p->kernels.n - 1]); // that goes through the segments
 }
