@@ -366,6 +366,10 @@ int tile_grid_rows(const TileKernel *k) {
     return -1;
 }
 
+bool tile_is_of_scores(const TileKernel *k, const TileValue *v) {
+    return v->rank == 2 && !k->axes[v->axis[0]].whole && !k->axes[v->axis[1]].whole;
+}
+
 int tile_grid_axis(const TileKernel *k) {
     int rows = tile_grid_rows(k);
     return rows < 0 ? -1 : k->grid[rows].axis;

@@ -449,6 +449,9 @@ bool tile_sums_over(const TileKernel *k, int axis);
 bool tile_is_own(const TileProgram *p, const Ex *e); // uses a sequence's own sizes
 int tile_grid_rows(const TileKernel *k);             // the first dimension of tiles; -1: none
 int tile_grid_axis(const TileKernel *k);             // the axis of those; -1: none
+// A tile with a number for each query and key. Each thread reads those of its scores from shared memory; a drop waits for
+// all threads of a warpgroup.
+bool tile_is_of_scores(const TileKernel *k, const TileValue *v);
 // Of tiles of rows, or of heads: how many a cluster has, 1 without clusters. Points along a dimension of the grid, for clusters as
 // many as they have, rounded up.
 const Ex *tile_of_cluster(ExPool *x, const TileKernel *k, bool rows);

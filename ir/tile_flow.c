@@ -151,7 +151,8 @@ static void run_drop(Eval *E, const TileOp *op) {
         return run_fail(E, "%%%s is dropped while a product may still read it", v->name);
     // One thread of a warpgroup drops for all: the others are known to be past their reading where
     // a barrier was since, or a product that all of them have issued has landed.
-    if (!pipe->given && by->read_at == E->role->barriers && by->read_group >= E->role->landed)
+    bool each = pipe->given || tile_is_of_scores(E->k, v);
+    if (!each && by->read_at == E->role->barriers && by->read_group >= E->role->landed)
         return run_fail(E, "%%%s is dropped while other threads may still read it", v->name);
     by->dropped = true;
     int drops = 0;

@@ -43,9 +43,11 @@ typedef struct PassOptions {
     int page;              // BATCH_PAGED: keys of a page; 0: any
     bool deterministic;    // of the backward: dq, dk and dv are added up in one order
     bool invariant;        // of a batch: what a sequence gives follows from it alone, bit for bit
-    ShapeClass shape;      // which launches the schedule is for
-    const int32_t *sizes;  // of a launch it is for (SIZE_FREE); NULL: what the class is like
-    Knobs schedule;        // choices in place of the target's
+    bool
+        dense; // inputs with a number for each query and key may be copied (pass_copy_apart): others take launches that cannot be
+    ShapeClass shape;     // which launches the schedule is for
+    const int32_t *sizes; // of a launch it is for (SIZE_FREE); NULL: what the class is like
+    Knobs schedule;       // choices in place of the target's
     // Called after each pass; NULL: nobody watches.
     void (*seen)(void *ctx, const Pass *pass, const TileProgram *p);
     void *seen_ctx;

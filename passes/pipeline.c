@@ -301,11 +301,24 @@ static bool stands_in(TileProgram *const by[SHAPE_COUNT], int c, int first) {
     return c < SHAPE_SHORT && chosen_alike(by[c], by[c + 1]);
 }
 
-static PassOptions of_class(const PassOptions *o, int c, const Knobs schedules[SHAPE_COUNT]) {
+static PassOptions of_class(const PassOptions *o, int c, const Knobs schedules[SHAPE_COUNT],
+                            bool dense) {
     PassOptions own = *o;
     own.shape = (ShapeClass)c;
+    own.dense = dense;
     if (schedules && schedules[c].said) own.schedule = schedules[c];
     return own;
+}
+
+static bool copies_apart(const TileProgram *p) {
+    bool copies = false;
+    for (int i = 0; i < p->kernels.n; i++) copies |= p->kernels.data[i]->schedule.knobs.dense;
+    return copies;
+}
+
+static bool scheduled(TileProgram *p, const PassOptions *o, Diags *diags) {
+    bool good = steps(p, TILED, CLASSED, o, diags) && pass_run(p, PASS_schedule, o, diags);
+    return good && verify(p, PASS_schedule, diags);
 }
 
 TileProgram *pass_program(Arena *a, const Stream *s, const PassOptions *o,
@@ -314,25 +327,29 @@ TileProgram *pass_program(Arena *a, const Stream *s, const PassOptions *o,
     bool one = o->batch || o->phase || !shape_matters(&o->target);
     int first = one ? SHAPE_COUNT - 1 : 0;
     TileProgram *by[SHAPE_COUNT] = {NULL}, *all = NULL;
-    bool same[SHAPE_COUNT] = {false};
+    bool same[SHAPE_COUNT] = {false}, dense = false;
     for (int c = SHAPE_COUNT - 1; c >= first; c--) {
-        PassOptions own = of_class(o, c, schedules);
+        PassOptions own = of_class(o, c, schedules, !one);
         if (!(by[c] = tiled(a, s, &own, diags))) return NULL;
+        dense |= copies_apart(by[c]);
+    }
+    if (dense) {
+        PassOptions own = of_class(o, SHAPE_COUNT - 1, schedules, false);
+        own.schedule.dense = 0;
+        all = tiled(a, s, &own, diags);
+        if (!all || !scheduled(all, &own, diags)) return NULL;
     }
     for (int c = first; c < SHAPE_COUNT; c++) same[c] = stands_in(by, c, first);
     for (int c = SHAPE_COUNT - 1; c >= first; c--) {
         if (same[c]) continue;
-        PassOptions own = of_class(o, c, schedules);
-        TileProgram *p = by[c];
-        bool good =
-            steps(p, TILED, CLASSED, &own, diags) && pass_run(p, PASS_schedule, &own, diags);
-        if (!good || !verify(p, PASS_schedule, diags)) return NULL;
-        if (all && !shape_join(all, p, own.shape)) // rows split by other counts, as of few_keys
+        PassOptions own = of_class(o, c, schedules, !one);
+        if (!scheduled(by[c], &own, diags)) return NULL;
+        if (all && !shape_join(all, by[c], own.shape)) // rows split by other counts, as of few_keys
             diag_warning(diags, (Span){0},
                          "the schedule for %s launches has other sizes than that for the rest: "
                          "it is left out",
                          shape_name(own.shape));
-        if (!all) all = p;
+        if (!all) all = by[c];
     }
     pass_run(all, PASS_plans, o, diags); // once of all, which have sizes together
     pass_run(all, PASS_sections, o, diags);

@@ -679,6 +679,28 @@ static attn_status bind_tensor(Binder *x, uint32_t i) {
 
 // ---- plan and workspace
 
+// Tensor copies take rows that begin at multiples of 16 bytes.
+static bool is_copied(const Binder *x, uint32_t i) {
+    enum { ALIGN = 16 };
+    const AbiTensor *t = &x->v->tensors[i];
+    int64_t bytes = abi_dtype_bytes((AbiDtype)t->dtype);
+    bool is = x->b->value[i] % ALIGN == 0;
+    for (int d = 0; d + 1 < t->rank; d++) is &= x->b->stride[i][d] * bytes % ALIGN == 0;
+    return is;
+}
+
+// Whether the kernels of a plan can take the inputs where they lie. What else they copy lies so (bind_tensor).
+static bool takes_inputs(const Binder *x, const AbiPlan *p) {
+    for (uint32_t k = 0; k < p->nkernels; k++) {
+        const AbiKernel *kernel = &x->v->kernels[p->kernels[k]];
+        for (uint32_t i = 0; i < kernel->nmaps; i++) {
+            uint16_t t = kernel->maps[i].tensor;
+            if (x->v->tensors[t].role == ABI_ROLE_INPUT && !is_copied(x, t)) return false;
+        }
+    }
+    return true;
+}
+
 static attn_status choose_plan(Binder *x) {
     for (uint32_t i = 0; i < x->v->nplans; i++) {
         const AbiPlan *p = &x->v->plans[i];
@@ -687,7 +709,7 @@ static attn_status choose_plan(Binder *x) {
             p->when.n ? rt_eval(x->b, &p->when, "the choice of a plan", &holds, x->error) : ATTN_OK;
         if (status) return status;
         x->b->plan = p;
-        if (holds) break;
+        if (holds && takes_inputs(x, p)) break;
     }
     return ATTN_OK;
 }

@@ -46,7 +46,7 @@ static void fragment_map(Cg *cg, const TileOp *op) {
     m.elem.read = read_pair;
     if (roles) m.elem.copies = 1;
     prefetch_rows(cg, m);
-    bool fetches = !roles && tile_by_groups(cg->k);
+    bool fetches = roles || tile_by_groups(cg->k);
     if (fetches) nv_fetch_operands(cg, op, m.space.layout);
     if (nv_reads_rows(cg, op)) {
         nv_read_rows(cg, &m);

@@ -201,7 +201,7 @@ void nv_fetch_operands(Cg *cg, const TileOp *map, int layout) {
         const TileValue *v = map->args.data[i];
         if (v->home != HOME_SHARED || cg->value[v->id].e) continue;
         if (v->rank == 2) fetch_matrix(cg, v, layout);
-        if (v->rank == 1) fetch_vector(cg, v, layout);
+        if (v->rank == 1 && !nv_state(cg)->roles) fetch_vector(cg, v, layout);
     }
 }
 

@@ -25,7 +25,7 @@ enum { MAX_CHAIN = 4, MAX_COLUMNS = 4 };
 // Orders in the body of the loop over tiles: the loops stand at 0.
 enum { NEXT = 1, END_EARLY, FIRST_K, LAST_V, NEXT_Q, FIRST_S, END };
 // And in a step. Maps have the orders from MAPS on, the rescaling and the redo those behind.
-enum { K = 1, S, SHARED_P, LATE, V = 5, O, COLUMNS, EARLY, MAPS };
+enum { K = 1, DENSE, S = 2, SHARED_P, LATE, V = 5, O, COLUMNS, EARLY, MAPS };
 
 typedef struct Step { // the parts of a loop's body
     TileOp *loop, *load_k, *load_v, *dot, *sum, *yield;
@@ -60,9 +60,15 @@ static bool is_column(const Step *st, const TileOp *op) {
     return op->kind == TILE_MAP && uses_of(op, st->load_k->results.data[0]);
 }
 
-static bool sort_ops(Step *st) {
+// A tile of numbers for queries and keys (apart.c).
+static bool is_dense(const Flat *f, const TileOp *op) {
+    return sm90_piped(op) && tile_has_axis(op->results.data[0], tile_grid_axis(f->s->k));
+}
+
+static bool sort_ops(const Flat *f, Step *st) {
     for (TileOp *op = st->loop->body.first; op; op = op->next) {
         TileOp **place = NULL;
+        if (is_dense(f, op)) continue;
         if (sm90_piped(op))
             place = !st->load_k ? &st->load_k : &st->load_v;
         else if (op->kind == TILE_MMA)
@@ -119,7 +125,7 @@ static bool match_step(Flat *f, TileOp *loop) {
     Step *st = &f->step[f->nsteps++];
     *st = (Step){.loop = loop};
     f->skips |= loop->where != NULL;
-    if (!sort_ops(st) || !match_columns(st) || !match_products(f, st) || !match_sum(st))
+    if (!sort_ops(f, st) || !match_columns(st) || !match_products(f, st) || !match_sum(st))
         return false;
     const Step *head = &f->step[0];
     return st->load_k->tensor == head->load_k->tensor &&
@@ -185,8 +191,10 @@ static bool is_early(const TileOp *op) { return pass_is_strip(op) || pass_is_apa
 
 // What both steps make of the tile, whatever shifts do: numbers of keys, strips, dense inputs.
 static TileValue *shared_of(Flat *f, const Step *st, const TileOp *op) {
-    bool column = is_column(f->follows, op);
+    bool column = is_column(f->follows, op), dense = is_dense(f, op);
     for (TileOp *own = st->loop->body.first; own; own = own->next) {
+        if (dense && is_dense(f, own) && own->tensor == op->tensor) return own->results.data[0];
+        if (dense || own->kind != TILE_MAP) continue;
         bool early = is_early(own) && !own->args.n && !op->args.n && own->naxes == op->naxes;
         if (column ? is_column(st, own) : early && !is_column(st, own))
             if (own->outs.data[0].body == op->outs.data[0].body) return own->results.data[0];
@@ -218,7 +226,7 @@ static void redo(Flat *f, Step *st) {
     for (int i = 0; i < n - 1; i++)
         if (like->loop->results.data[i] == f->bound->args.data[0]) tile_arg(p, op, left_of(st, i));
     Step copy = {.loop = again};
-    bool good = sort_ops(&copy) && match_columns(&copy) && match_sum(&copy);
+    bool good = sort_ops(f, &copy) && match_columns(&copy) && match_sum(&copy);
     assert(good && "it is as what was matched");
     (void)good;
     TileOp *out = tile_op(p, k, NULL, TILE_YIELD, st->loop->span);
@@ -232,8 +240,9 @@ static void redo(Flat *f, Step *st) {
     for (TileOp *in = again->body.first; in; in = next, original = original->next) {
         next = in->next;
         bool early = is_early(in), column = is_column(like, original);
-        TileValue *own = early || column ? shared_of(f, st, original) : NULL;
-        if (in->kind != TILE_MAP) continue;
+        bool shared = early || column || is_dense(f, original);
+        TileValue *own = shared ? shared_of(f, st, original) : NULL;
+        if (in->kind != TILE_MAP && !own) continue;
         tile_unlink(in);
         if (own) {
             for (TileOp *u = next; u; u = u->next) stands_for(u, in->results.data[0], own);
@@ -329,6 +338,11 @@ static void place_step(Flat *f, Step *st) {
     peel(st->dot, 0, FIRST_S);
     place(st->sum, "consumer", 1, O);
     st->dot->turn = st->sum->turn = st->load_v->turn = shape->turns;
+    for (TileOp *op = st->loop->body.first; op; op = op->next) {
+        if (!is_dense(f, op)) continue;
+        place(op, "producer", 0, DENSE);
+        pipe_of(op, shape->stages);
+    }
     if (shape->narrow && !f->skips) {
         st->dot->first = st->sum->first = shape->narrow;
         st->dot->axis = st->sum->axis = st->loop->axis;

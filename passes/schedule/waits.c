@@ -299,7 +299,9 @@ static void read_by_all(Waits *w, TileOp *at) {
     const TileOp *op = at->prev;
     for (int i = 0; i < op->args.n && op->kind == TILE_MAP && !is_shared(op); i++) {
         const TileValue *v = op->args.data[i];
-        if (!tile_pipe_of(v) || v->def->block != op->block || is_own(v)) continue;
+        if (!tile_pipe_of(v) || v->def->block != op->block || is_own(v) ||
+            tile_is_of_scores(w->k, v))
+            continue;
         if (v->def->kind == TILE_VIEW && last_reader(v)->kind == TILE_LOOP) continue; // plan_early
         if (is_vector(v) && issues_from(at)) continue;
         before(w, at, TILE_BARRIER);

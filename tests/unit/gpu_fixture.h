@@ -11,8 +11,11 @@
 static struct Gpu { // one test at a time runs
     char log[2000];
     uint64_t slot[ABI_MAX_ARGS]; // of the last launch
-    bool maps;                   // the first kernel takes a tensor map, as its last argument
+    bool maps;                   // the first kernel takes a tensor map, as its last argument,
+    bool maps_bias;              // of bias, not of v
     bool word;                   // the workspace is a word, whose address is the last argument
+    uintptr_t bias_address;      // 0: one that tensor copies cannot take
+    const int64_t *bias_strides;
 } gpu;
 
 static char gpu_module, gpu_function[FIX_KERNELS], gpu_stream;
@@ -86,7 +89,8 @@ static attn_status gpu_launch(attn_artifact *a, attn_device on, int64_t queries,
                        {"k", (void *)0x2000, ATTN_F32, 4, k, NULL, on},
                        {"v", (void *)v_address, ATTN_F32, 4, v, v_strides, on},
                        {"o", (void *)0x4000, ATTN_F32, 4, o, (int64_t[]){48, 12, 4, 1}, on},
-                       {"bias", (void *)0x5004, ATTN_F32, 2, bias, NULL, on}};
+                       {"bias", (void *)(gpu.bias_address ? gpu.bias_address : 0x5004), ATTN_F32, 2,
+                        bias, gpu.bias_strides, on}};
     attn_scalar scale = {"scale", 0.5};
     attn_size offset = {"q_offset", 0};
     attn_call call = {.variant = "sum",

@@ -175,6 +175,46 @@ TEST_EACH(choices_are_right, 0, 5) {
     check_real("stdlib/causal.attn", 128, choices[_i]);
 }
 
+// Inputs with a number for each query and key are copied as keys are, where they have 16 bits and no place is looked up.
+ARENA_TEST_EACH(dense_inputs_are_right, 0, 3) {
+    static const struct {
+        const char *clauses, *choice;
+        int pipes;
+    } cases[] = {
+        {"input bias: bf16[B, H, Sq, Sk]; modify(s, b, h, i, j) = s + bias[b, h, i, j]; ", NULL, 4},
+        {"input bias: f16[1, Sq, Sk]; input gate: bf16[Sq, Sk]; mask(b, h, i, j) = j <= i + 9; "
+         "modify(s, b, h, i, j) = s * gate[i - q_offset, j] + bias[0, i, j]; ",
+         "keys=64,cluster=2", 5},
+        {"input bias: f32[Sq, Sk]; input far: bf16[Sq, Sk]; modify(s, b, h, i, j) = "
+         "s + bias[i, j] + far[i, max(j, 1)]; ",
+         NULL, 3}};
+    static const PuLaunch launch = {2, 2, 1, 200, 300, 0};
+    const char *text = arena_printf(
+        a,
+        "attention t { dim D = 64; score(q, k) = dot(q, k) * 0.1; %s"
+        "normalize(s) { let m = rowmax(s); let e = exp(s - m); return e / rowsum(e); } }",
+        cases[_i].clauses);
+    PassOptions o = options();
+    Diags diags = diag_list(a);
+    Variant *v;
+    o.dense = true;
+    o.schedule = pu_knobs(cases[_i].choice);
+    const Stream *s = pu_stream(a, "dense", text, 0, &v);
+    TileProgram *p = pass_pipeline(a, s, &o, &diags);
+    ck_assert_ptr_nonnull(p);
+    int pipes = 0;
+    for (TileOp *op = p->kernels.data[0]->body.first; op; op = op->next)
+        pipes += op->kind == TILE_PIPE;
+    ck_assert_int_eq(pipes, cases[_i].pipes);
+    ck_assert_int_eq(p->kernels.data[0]->schedule.knobs.dense, pipes > 3);
+    pu_same(a, v, pu_algorithm(a, s, &o), p, launch, 1e-6);
+    // a launch whose inputs copies cannot take has a kernel without
+    TileProgram *all = pass_program(a, s, &o, NULL, &diags);
+    const TilePlan *last = &all->plans.data[all->plans.n - 1];
+    ck_assert(!last->when && !all->kernels.data[last->kernels.data[0]]->schedule.knobs.dense);
+    if (pipes > 3) ck_assert_int_gt(all->kernels.n, p->kernels.n + 1);
+}
+
 // The first keys of a tile do for some warpgroups: what the others would have been is poison to the
 // interpreter. Offsets that are no multiple of a warpgroup's rows, windows, blocks of a cluster.
 ARENA_TEST_EACH(narrow_is_right, 0, 8) {

@@ -65,12 +65,12 @@ static int f_launch_ex(const CudaLaunch *c, void *f, void **args, void **extra) 
 static int f_map(CudaMap *out, int type, uint32_t rank, void *p, const uint64_t *n,
                  const uint64_t *stride, const uint32_t *box, const uint32_t *step, int interleave,
                  int swizzle, int promotion, int fill) {
-    ck_assert(rank == 4 && step[3] == 1 && interleave == 0 && promotion == 3 && fill == 0);
+    ck_assert(step[rank - 1] == 1 && interleave == 0 && promotion == 3 && fill == 0);
     ck_assert_uint_eq((uintptr_t)out % 64, 0);
     note("map %d %llx", type, (unsigned long long)(uintptr_t)p);
-    for (int i = 0; i < 4; i++) note(" %llu", (unsigned long long)n[i]);
-    for (int i = 0; i < 3; i++) note(" /%llu", (unsigned long long)stride[i]);
-    for (int i = 0; i < 4; i++) note(" [%u]", box[i]);
+    for (uint32_t i = 0; i < rank; i++) note(" %llu", (unsigned long long)n[i]);
+    for (uint32_t i = 1; i < rank; i++) note(" /%llu", (unsigned long long)stride[i - 1]);
+    for (uint32_t i = 0; i < rank; i++) note(" [%u]", box[i]);
     note(" swizzle %d;", swizzle);
     out->word[0] = 77;
     return 0;
@@ -169,7 +169,8 @@ static char *ptx(const char *target, uint32_t shared, uint32_t cluster, size_t *
     }
     if (gpu.maps) {
         static AbiArg args[ALL_ARGS + 1];
-        static AbiMap map = {V, 2, 0, {1, 1, 32, FIX_DV}};
+        static AbiMap map;
+        map = gpu.maps_bias ? (AbiMap){BIAS, 0, 0, {1, 4}} : (AbiMap){V, 2, 0, {1, 1, 32, FIX_DV}};
         memcpy(args, g.k[0].args, ALL_ARGS * sizeof args[0]);
         args[ALL_ARGS] = (AbiArg){ABI_ARG_MAP, 0, 0};
         g.k[0].args = args;
@@ -356,6 +357,30 @@ TEST(tensor_maps) {
     ck_assert_int_eq(open_ptx(c, "sm_80", 0, 1, &a, &e), ATTN_ERROR_ARTIFACT);
     ck_assert_str_eq(e.message,
                      "sum_part wants tensor maps, which this GPU or its driver does not have");
+    attn_destroy(c);
+}
+
+// A plan whose kernels copy an input is for launches in which rows of it begin at multiples of 16 bytes.
+TEST(inputs_that_are_copied) {
+    attn_context *c = context();
+    attn_artifact *a;
+    attn_error e;
+    gpu.maps = gpu.maps_bias = true;
+    ck_assert_msg(open_ptx(c, "sm_90a", 0, 1, &a, &e) == ATTN_OK, "%s", e.message);
+    static const struct {
+        uintptr_t address;
+        int64_t stride;
+        bool copied;
+    } cases[] = {{0x5000, 4, true}, {0x5004, 4, false}, {0x5000, 3, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        gpu.log[0] = 0;
+        gpu.bias_address = cases[i].address;
+        gpu.bias_strides = (int64_t[]){cases[i].stride, 1};
+        ck_assert_msg(gpu_launch(a, GPU, 3, 0x3000, V_STRIDES, &e) == ATTN_OK, "%s", e.message);
+        ck_assert_int_eq(strstr(gpu.log, "map 7 5000 3 4 /16 ") != NULL, cases[i].copied);
+        ck_assert_int_eq(strstr(gpu.log, "load sum_one") != NULL, !cases[i].copied && i == 1);
+    }
+    attn_close(a);
     attn_destroy(c);
 }
 
