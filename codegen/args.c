@@ -57,10 +57,11 @@ static void use_coord(Used *u, const TileOp *op, int d) {
 
 static void use_block(Used *u, const TileBlock *b) {
     for (const TileOp *op = b->first; op; op = op->next) {
-        bool copied = op->kind == TILE_FILL; // by its tensor map
+        bool fills = op->kind == TILE_FILL;
+        bool copied = fills && !tile_fills_by_threads(u->cg->p, op); // by its tensor map
         bool stores = op->kind == TILE_STORE || op->kind == TILE_APPEND;
         if (stores) u->stored[op->tensor] = true;
-        if (op->kind == TILE_LOAD || op->kind == TILE_COPY || stores || copied) {
+        if (op->kind == TILE_LOAD || op->kind == TILE_COPY || stores || fills) {
             const TileTensor *t = &u->cg->p->tensors.data[op->tensor];
             if (!copied) use_tensor(u, op->tensor);
             for (int d = 0; d < t->rank; d++) use_expr(u, t->extent[d]);

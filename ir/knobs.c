@@ -126,7 +126,7 @@ const char *knobs_parse(Arena *a, const char *text, Knobs *out) {
 }
 
 const char *knobs_wrong(Arena *a, const Knobs *k) {
-    for (uint32_t form = 1; form <= FORM_SM90_WIDE; form <<= 1) {
+    for (uint32_t form = 1; form <= FORM_SM90_APART; form <<= 1) {
         if (k->said != knobs_of((KnobForm)form)) continue;
         for (int i = 0; i < ROWS; i++)
             if (rows[i].forms & form && !may_be(&rows[i], k->value[rows[i].knob]))

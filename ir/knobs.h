@@ -21,7 +21,8 @@ typedef enum KnobForm { // of kernels
     FORM_SM90_NEST = 1 << 5,  // in roles, of gradients: a tile of keys, which queries pass
     FORM_SM90_CHUNK = 1 << 6, // of recurrences
     FORM_AMD = 1 << 7,
-    FORM_SM90_WIDE = 1 << 8, // half of a wide v in each of two warpgroups
+    FORM_SM90_WIDE = 1 << 8,  // half of a wide v in each of two warpgroups
+    FORM_SM90_APART = 1 << 9, // the same in roles, and scores in one of their own
 } KnobForm;
 
 typedef enum KnobName {

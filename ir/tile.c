@@ -282,6 +282,10 @@ bool tile_goes_by_runs(const TileProgram *p, const TileOp *op) {
     return runs;
 }
 
+bool tile_fills_by_threads(const TileProgram *p, const TileOp *op) {
+    return op->kind == TILE_FILL && !tile_goes_by_runs(p, op);
+}
+
 int tile_columns(const TileProgram *p, const TileOp *op) {
     const TileTensor *t = &p->tensors.data[op->tensor];
     return op->width ? op->width : t->extent[t->rank - 1]->i;
@@ -566,7 +570,7 @@ TileOp *tile_clone(TileProgram *p, TileKernel *k, const TileOp *op,
     return n;
 }
 
-static void copy_kernel(TileProgram *to, const TileKernel *from) {
+TileKernel *tile_copy_kernel(TileProgram *to, const TileKernel *from) {
     TileKernel *k = new_kernel(to, from->name);
     TileNames *names = k->names;
     const char *name = k->name;
@@ -586,6 +590,7 @@ static void copy_kernel(TileProgram *to, const TileKernel *from) {
     Dup d = {to, k, false, ARENA_ARRAY(scratch, TileValue *, k->nvalues), k->nvalues};
     dup_block(&d, &from->body, &k->body);
     arena_free(scratch);
+    return k;
 }
 
 TileProgram *tile_copy(Arena *a, const TileProgram *p) {
@@ -614,7 +619,7 @@ TileProgram *tile_copy(Arena *a, const TileProgram *p) {
         VEC_PUSH(a, &n->tensors, t);
     }
     for (int i = 0; i < p->inputs.n; i++) VEC_PUSH(a, &n->inputs, p->inputs.data[i]);
-    for (int i = 0; i < p->kernels.n; i++) copy_kernel(n, p->kernels.data[i]);
+    for (int i = 0; i < p->kernels.n; i++) tile_copy_kernel(n, p->kernels.data[i]);
     for (int i = 0; i < p->plans.n; i++) {
         TilePlan plan = {.when = p->plans.data[i].when};
         for (int j = 0; j < p->plans.data[i].kernels.n; j++)

@@ -435,6 +435,8 @@ bool tile_goes_by_element(const TileOp *op, int axis); // an access, along the a
 const Ex *tile_run_from(ExPool *x, const TileOp *op, int dim);
 bool tile_goes_by_runs(const TileProgram *p,
                        const TileOp *op); // all that are said for each place are such
+// A fill that no tensor copy makes: the threads of its role copy pieces of rows.
+bool tile_fills_by_threads(const TileProgram *p, const TileOp *op);
 int tile_columns(const TileProgram *p,
                  const TileOp *op);   // that an access sees of the last dimension, a constant
 bool tile_scatters(const TileOp *op); // some index is said for each element
@@ -478,6 +480,7 @@ void tile_map_exprs(TileOp *op, const Ex *(*map)(void *ctx, const Ex *e), void *
 // inner ones are fresh. map(ctx, e) rewrites every expression on the way (NULL: keep).
 TileOp *tile_clone(TileProgram *p, TileKernel *k, const TileOp *op,
                    const Ex *(*map)(void *ctx, const Ex *e), void *ctx);
+TileKernel *tile_copy_kernel(TileProgram *to, const TileKernel *from);
 TileProgram *tile_copy(Arena *a, const TileProgram *p); // an independent copy, in the same pool
 const TileOpInfo *tile_op_info(TileKind k);
 const char *tile_kind_name(TileKind k);

@@ -40,7 +40,6 @@ static bool check_partner(Verify *V, const TileValue *pipe) {
 bool verify_fill(Verify *V) {
     const TileValue *b = V->op->args.data[0];
     if (!verify_access(V, b) || !check_when(V)) return false;
-    if (!tile_goes_by_runs(V->p, V->op)) return verify_fail(V, "it fills by the element");
     const TileTensor *t = &V->p->tensors.data[V->op->tensor];
     if (b->dtype != t->dtype)
         return verify_fail(V, "%%%s is %s, '%s' is %s", b->name, dtype_name(b->dtype), t->name,
@@ -48,12 +47,13 @@ bool verify_fill(Verify *V) {
     return check_partner(V, b);
 }
 
-// A matrix in registers, of narrow elements for products or of f32 for the same threads of the other role.
+// In registers: a matrix of narrow elements for products or of f32 for the same threads of the other role, or numbers of rows.
 bool verify_give(Verify *V) {
     const TileValue *b = V->op->args.data[0], *v = V->op->args.data[1];
-    bool good = verify_same_type(b, v) && v->rank == 2 && v->home == HOME_FRAGMENT;
-    if (!good)
-        return verify_fail(V, "%%%s is no matrix in registers of %%%s's type", v->name, b->name);
+    bool whole = v->rank == 2 || (v->rank == 1 && v->dtype == DT_F32);
+    if (!whole || !verify_same_type(b, v) || v->home != HOME_FRAGMENT)
+        return verify_fail(V, "%%%s is no matrix or vector in registers of %%%s's type", v->name,
+                           b->name);
     return check_partner(V, b);
 }
 

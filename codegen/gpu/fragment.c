@@ -190,7 +190,7 @@ void cg_across_warps(Cg *cg, int layout, int axis, ExOp reduce, const TileValue 
     }
 }
 
-Val cg_in_first_copy(Cg *cg, const Layout *l, Val v) {
+Val cg_is_first_copy(Cg *cg, const Layout *l) {
     int copies = 0;
     for (int i = 0, stride = 1; i < l->n; i++) {
         const LayoutDigit *d = &l->digit[i];
@@ -198,8 +198,11 @@ Val cg_in_first_copy(Cg *cg, const Layout *l, Val v) {
         if (d->axis == LAYOUT_COPIES) copies |= (d->count - 1) * stride;
         stride *= d->count;
     }
-    Val first = cg_is(cg, cg_and(cg, cg_gpu(cg)->lane, cg_i32(cg, copies)), 0);
-    return cg_select(cg, first, v, cg_f32(cg, 0));
+    return cg_is(cg, cg_and(cg, cg_gpu(cg)->lane, cg_i32(cg, copies)), 0);
+}
+
+Val cg_in_first_copy(Cg *cg, const Layout *l, Val v) {
+    return cg_select(cg, cg_is_first_copy(cg, l), v, cg_f32(cg, 0));
 }
 
 Val cg_merge(Cg *cg, ExOp reduce, Val a, Val b) {

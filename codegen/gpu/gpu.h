@@ -80,7 +80,8 @@ Val cg_thread_part(Cg *cg, int layout, int axis);
 Val cg_warp_part(Cg *cg, int layout, int axis, int by);
 // Of one register: over the lanes that share what is reduced.
 Val cg_across(Cg *cg, const Layout *l, int axis, ExOp reduce, Val v);
-// f32: 0 but in the first of the lanes that have copies of it.
+// i1: whether a lane is the first of those that have copies; f32: 0 but in that one.
+Val cg_is_first_copy(Cg *cg, const Layout *l);
 Val cg_in_first_copy(Cg *cg, const Layout *l, Val v);
 // Of a value of rows, which every warp has: over the warps that share what is reduced of a map of that layout.
 void cg_across_warps(Cg *cg, int layout, int axis, ExOp reduce, const TileValue *v);

@@ -66,8 +66,6 @@ static Copy copy_of(Cg *cg, const TileOp *op) {
     const TileValue *buffer = op->args.data[0];
     Copy c = {.op = op, .tile = tile_shared(cg->p, cg->k, buffer), .row_dim = -1, .col_dim = -1};
     c.elem = dtype_bytes(t->dtype);
-    Val stage = cg_times(cg, cg_uniform(cg, op->stage), c.tile.bytes);
-    c.dst = cg_add(cg, cg->value[buffer->id].mem, stage);
     find_dims(cg->p, &c, t);
     find_columns(cg, &c);
     c.base = cg_ptrtoint(cg, cg_origin(cg, op), cg->i64);
@@ -290,8 +288,16 @@ void nv_copy_ahead(Cg *cg, const TileOp *wait) {
 // A copy that is not to happen (`when`) reads nothing and changes nothing. Pieces are predicated,
 // which costs no branch.
 void nv_copy(Cg *cg, const TileOp *op) {
+    const TileValue *buffer = op->args.data[0];
+    int bytes = tile_shared(cg->p, cg->k, buffer).bytes;
+    Val stage = cg_times(cg, cg_uniform(cg, op->stage), bytes);
+    nv_copy_to(cg, op, cg_add(cg, cg->value[buffer->id].mem, stage));
+}
+
+void nv_copy_to(Cg *cg, const TileOp *op, Val dst) {
     const Copy *ahead = nv_state(cg)->ahead;
     Copy c = ahead && ahead->op == op ? *ahead : ready_copy(cg, op);
+    c.dst = dst;
     if (op->each[c.col_dim])
         diag_error(cg->diags, op->span, "%s copies rows; the places of columns are said one by one",
                    cg->target->name);

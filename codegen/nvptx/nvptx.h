@@ -97,11 +97,12 @@ void nv_loop_end(Cg *cg, CgLoop *loop);
 Val nv_whole(Cg *cg, const TileValue *v, Val part); // the sum of the parts of a row's number
 void nv_load(Cg *cg, const TileOp *op);             // global.c
 void nv_store(Cg *cg, const TileOp *op);
-void nv_add(Cg *cg, Val x, Val p);              // f32, to global memory
-void nv_copy(Cg *cg, const TileOp *op);         // copy.c
-void nv_copy_ahead(Cg *cg, const TileOp *wait); // looks up where rows lie of a copy behind it
-void nv_mma(Cg *cg, const TileOp *op);          // mma.c
-bool nv_invert(Cg *cg, const TileOp *op);       // invert.c
-void nv_decayed(Cg *cg, const TileOp *op);      // decayed.c
+void nv_add(Cg *cg, Val x, Val p);                  // f32, to global memory
+void nv_copy(Cg *cg, const TileOp *op);             // copy.c
+void nv_copy_to(Cg *cg, const TileOp *op, Val dst); // what it says, to an address in shared memory
+void nv_copy_ahead(Cg *cg, const TileOp *wait);     // looks up where rows lie of a copy behind it
+void nv_mma(Cg *cg, const TileOp *op);              // mma.c
+bool nv_invert(Cg *cg, const TileOp *op);           // invert.c
+void nv_decayed(Cg *cg, const TileOp *op);          // decayed.c
 
 #endif

@@ -103,7 +103,7 @@ static void role(Cg *cg, const TileOp *op) {
     h->role = op;
     if (op->registers) nv90_set_registers(cg, op->registers, op->registers > even_share(cg));
     role_threads(cg, op);
-    if (is_producer(op)) only_one(cg, s->warp);
+    if (is_producer(op) && !h->all_produce) only_one(cg, s->warp);
     if (op->warpgroups > 1 && takes_turns(op)) first_turn(cg);
     begin_variables(cg);
     cg_lower_block(cg, &op->body, NULL);

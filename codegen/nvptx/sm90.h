@@ -14,12 +14,15 @@ enum {
     NV90_CLUSTER = 2, // blocks, at most: who tells and copies to "the other" knows one
 };
 
+typedef struct Nv90Product Nv90Product;
+
 typedef struct Nv90Pipe {
     const TileValue *ring;
     TileShared tile;
     int data, full, empty; // bytes from the start of shared memory
     int readers;           // warpgroups that drop a stage
     const TileOp *giver;   // the role that computes what fills it; NULL: copies do
+    bool by_threads;       // the producer's threads copy what fills it, piece by piece
     int leader;            // which pipe's stages and barriers a vector has; -1: its own
     int bytes;             // that fill a stage, with those of vectors
     // Of the current role, as allocas: the stage that comes next and the parity of its barrier, and
@@ -71,15 +74,18 @@ typedef struct Nv90 { // of a kernel with roles
     int blocks;               // of a cluster
     Val rank;                 // i32: which of them this is; NULL: there is one
     int warpgroups;           // of all roles
+    bool all_produce;         // all threads of the producer run; otherwise one does
     // of the role at hand
     const TileOp *role;
     int first_group;
-    Val group, lead;  // warpgroup within the role; i1: its first thread
-    Val turn;         // alloca: how many tiles were begun
-    Val shared;       // alloca: which of two stages of what maps share is made next
-    Val ahead;        // alloca, producer: the number of the tile after the current one
-    Nv90Point now;    // allocas: what the symbols mean
-    Nv90Point behind; // before the last `next`
+    Val group, lead;              // warpgroup within the role; i1: its first thread
+    Val turn;                     // alloca: how many tiles were begun
+    Val shared;                   // alloca: which of two stages of what maps share is made next
+    Val ahead;                    // alloca, producer: the number of the tile after the current one
+    Nv90Point now;                // allocas: what the symbols mean
+    Nv90Point behind;             // before the last `next`
+    const Nv90Product *chain;     // products that the next one goes on with
+    Val chain_full, chain_parity; // and what was taken behind them
     bool unseen; // what the role's warps share was written, and no barrier stands behind that yet
     Val *stage;  // of views, by TileValue.id: i32
     Val *rows;   // i64, likewise: the warpgroup's rows of one that holds rows
@@ -116,6 +122,7 @@ int nv90_ends(const Cg *cg,
               const TileOp *op); // 1 + the dimension whose rows end with their sequence; 0: none
 void nv90_give(Cg *cg, const TileOp *op);
 void nv90_write_threads(Cg *cg, const TileValue *v, Val stage); // sm90_threads.c
+void nv90_write_rows(Cg *cg, const TileValue *v, Val stage);    // numbers of rows
 // An element of a matrix that came through a pipe from the same thread of another role, which a map has in such a layout.
 Val nv90_given(Cg *cg, const TileValue *v, int layout, const int *part);
 void nv90_take(Cg *cg, const TileOp *op);
@@ -151,8 +158,8 @@ void nv90_with_sums(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp
 void nv90_store_through(Cg *cg, const TileOp *op); // sm90_store.c
 void nv90_add_through(Cg *cg, const TileOp *op);
 void nv90_add_blocks(Cg *cg, const TileOp *op); // without a buffer
-// A tile whose rows are a fragment's columns, to shared memory.
-void nv90_write_across(Cg *cg, const TileValue *v, Val base);
+// A narrow matrix in registers, to panels; its rows are the tile's, or the tile's columns.
+void nv90_write_matrix(Cg *cg, const TileValue *v, const TileShared *tile, Val base);
 // A map's elements to its place in shared memory, for products of the warpgroup or the role.
 void nv90_share(Cg *cg, const TileOp *map);
 void nv90_stores_end(Cg *cg);
@@ -164,7 +171,8 @@ void nv90_barrier_fence(Cg *cg); // initialised barriers are seen by the copy en
 void nv90_barrier_wait(Cg *cg, Val barrier, Val parity);
 void nv90_barrier_arrive(Cg *cg, Val barrier, Val when); // when: i1 or NULL
 Val nv90_remote(Cg *cg, Val address, Val rank); // the same place in another block of the cluster
-void nv90_remote_arrive(Cg *cg, Val barrier, Val when);       // barrier: remote
+void nv90_remote_arrive(Cg *cg, Val barrier, Val when); // barrier: remote
+void nv90_barrier_copied(Cg *cg, Val barrier);          // arrives once this thread's copies have
 void nv90_remote_tell(Cg *cg, Val to, Val word, Val barrier); // stores, and arrives behind it
 void nv90_remote_wait(Cg *cg, Val barrier, Val parity);       // own; for what others tell
 void nv90_cluster_sync(Cg *cg);
@@ -198,7 +206,7 @@ void nv90_wgmma_wait(Cg *cg, int pending, Val *tied, int n);
 // which it cannot know.
 Val nv90_behind_landed(Cg *cg, Val x, Val landed, Val small);
 
-typedef struct Nv90Product { // one group of wgmmas over the contracted axis, 16 at a step
+struct Nv90Product { // one group of wgmmas over the contracted axis, 16 at a step
     Dtype dtype;
     int columns, steps;                // of the result; k-steps
     Val left, right;                   // descriptors; left NULL: from registers
@@ -213,7 +221,10 @@ typedef struct Nv90Product { // one group of wgmmas over the contracted axis, 16
     bool halves; // a group for each half of the steps
     Val few; // i1, the same in the warpgroup: only so many columns and steps count; NULL: all do
     int few_columns, few_steps;
-} Nv90Product;
+    const Nv90Product
+        *before;      // whose sum it goes on with, in the same registers; NULL: there is none
+    Val full, parity; // what it waits for behind that; NULL: for nothing
+};
 // Steps [from, to) in one block of assembly: the first begins with a fence, the last ends the group.
 void nv90_wgmma(Cg *cg, const Nv90Product *p, int from, int to);
 

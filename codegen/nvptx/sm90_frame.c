@@ -28,6 +28,13 @@ static const TileOp *giver_of(const TileKernel *k, const TileValue *ring) {
     return NULL;
 }
 
+// Whether a tensor's rows come to it one by one.
+static bool by_threads(const Cg *cg, const TileValue *ring) {
+    for (const TileOp *op = tile_next(&cg->k->body, NULL); op; op = tile_next(&cg->k->body, op))
+        if (tile_fills_by_threads(cg->p, op) && op->args.data[0] == ring) return true;
+    return false;
+}
+
 // Whether a role takes a vector in a step where it has not taken the tile.
 static bool is_taken_alone(const TileKernel *k, const TileValue *ring, const TileValue *leader) {
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
@@ -88,6 +95,8 @@ static void find_pipes(Cg *cg) {
         p.readers = readers_of(cg->k, v);
         p.giver = giver_of(cg->k, v);
         p.leader = -1, p.bytes = p.tile.bytes;
+        p.by_threads = by_threads(cg, v);
+        h->all_produce |= p.by_threads;
         assert(v->rank == 1 || p.giver || (p.tile.rows % 8 == 0 && dtype_half(v->dtype)));
         VEC_PUSH(cg->arena, &h->pipes, p);
     }
@@ -132,7 +141,7 @@ static void add_maps(Cg *cg) {
     for (const TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op)) {
         bool fill = op->kind == TILE_FILL,
              through = op->kind == TILE_STORE && op->args.n > 1 && !op->add;
-        if (!fill && !through) continue;
+        if ((!fill && !through) || tile_fills_by_threads(cg->p, op)) continue;
         TileShared t = tile_shared(cg->p, cg->k, op->args.data[0]);
         bool panels = op->args.data[0]->rank == 2;
         int box[CG_MAP_RANK] = {0};
@@ -217,10 +226,12 @@ static void init_ring(Cg *cg, int barriers, int stages, int count) {
         nv90_barrier_init(cg, nv90_shared(cg, barriers + 8 * i), count);
 }
 
-static int listeners(const TileKernel *k) { // threads that read a tile's number
+static int listeners(Cg *cg) { // threads that read a tile's number
     int n = 0;
-    for (const TileOp *op = k->body.first; op; op = op->next)
-        if (op->kind == TILE_ROLE && strcmp(op->role, "producer")) n += NV90_GROUP * op->warpgroups;
+    bool all = nv90_state(cg)->all_produce;
+    for (const TileOp *op = cg->k->body.first; op; op = op->next)
+        if (op->kind == TILE_ROLE && (all || strcmp(op->role, "producer")))
+            n += NV90_GROUP * op->warpgroups;
     return n;
 }
 
@@ -230,14 +241,15 @@ static void init_barriers(Cg *cg) {
         const Nv90Pipe *p = &h->pipes.data[i];
         if (p->leader >= 0) continue;
         int each = p->giver ? NV90_GROUP : 1; // every thread arrives
-        init_ring(cg, p->full, p->ring->stages, p->giver ? each * p->giver->warpgroups : 1);
+        int fillers = p->giver ? each * p->giver->warpgroups : p->by_threads ? NV90_GROUP : 1;
+        init_ring(cg, p->full, p->ring->stages, fillers);
         int blocks = nv90_goes_everywhere(cg, &p->tile) ? h->blocks : each;
         init_ring(cg, p->empty, p->ring->stages, p->readers * blocks);
     }
     init_ring(cg, h->done, 1, 1);
     init_ring(cg, h->nobody, 1, 1);
     init_ring(cg, h->told, HOME_AHEAD, 1);
-    init_ring(cg, h->heard, HOME_AHEAD, listeners(cg->k));
+    init_ring(cg, h->heard, HOME_AHEAD, listeners(cg));
     if (h->blocks > 1) init_ring(cg, h->asked, HOME_ANSWERS, 1);
     nv90_barrier_fence(cg);
 }

@@ -176,6 +176,25 @@ static int beyond(const TileShared *right, bool transposed, int columns) {
     return rows * HOME_PITCH / 16;
 }
 
+static int uses_of(const TileKernel *k, const TileValue *v) {
+    int n = 0;
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        for (int i = 0; i < op->args.n; i++) n += op->args.data[i] == v;
+    return n;
+}
+
+// Whether the next product adds to this one's sum, and nothing stands between them but what it takes: both are one
+// block of assembly then, since a sum in flight may not change its registers.
+static bool goes_on(Cg *cg, const TileOp *op) {
+    const TileOp *next = op->next;
+    int takes = 0;
+    for (; next && (next->kind == TILE_TAKE || next->kind == TILE_BESIDE); next = next->next)
+        takes += next->kind == TILE_TAKE;
+    return next && next->kind == TILE_MMA && next->args.n > 2 && takes <= 1 &&
+           next->args.data[2] == op->results.data[0] && op->async && next->async && !op->first &&
+           !next->first && uses_of(cg->k, op->results.data[0]) == 1;
+}
+
 void nv90_mma(Cg *cg, const TileOp *op) {
     Nv90 *h = nv90_state(cg);
     see_shared(cg, op);
@@ -206,8 +225,18 @@ void nv90_mma(Cg *cg, const TileOp *op) {
         p.few_columns = terms ? p.columns : op->first;
         p.few_steps = terms ? op->first / 16 : p.steps;
     }
+    p.before = h->chain, p.full = h->chain_full, p.parity = h->chain_parity;
+    h->chain = NULL, h->chain_full = NULL;
+    if (goes_on(cg, op)) {
+        Nv90Product *kept = ARENA_NEW(cg->arena, Nv90Product);
+        *kept = p;
+        h->chain = kept;
+        Nv90Flight f = {ARENA_NEW(cg->arena, CgValue), 1}; // the last one has the sum
+        VEC_PUSH(cg->arena, &h->flight, f);
+        return;
+    }
     const TileOp *within = op->next;
-    if (op->async && !op->first && p.steps > 1 && within && within->kind == TILE_MAP &&
+    if (op->async && !p.before && !op->first && p.steps > 1 && within && within->kind == TILE_MAP &&
         may_come_early(within, op)) {
         // what needs no product runs while the first step does
         nv90_wgmma(cg, &p, 0, 1);

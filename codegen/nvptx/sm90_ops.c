@@ -25,6 +25,7 @@ static void say(Cg *cg, const char *text, int n, ...) {
 }
 
 #define WHERE(k, text) "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $" #k ", 0;\n\t@p " text ";\n\t}"
+#define TRY_WAIT "mbarrier.try_wait.parity.shared::cta.b64"
 #define WAITED(text)                                                                               \
     "{\n\t.reg .pred p;\nWAIT:\n\t" text " p, [$0], $1;\n\t@p bra DONE;\n\tbra WAIT;\nDONE:\n\t}"
 
@@ -39,7 +40,7 @@ void nv90_barrier_init(Cg *cg, Val barrier, int count) {
 void nv90_barrier_fence(Cg *cg) { say(cg, "fence.mbarrier_init.release.cluster;", 0); }
 
 void nv90_barrier_wait(Cg *cg, Val barrier, Val parity) {
-    say(cg, WAITED("mbarrier.try_wait.parity.shared::cta.b64"), 2, barrier, parity);
+    say(cg, WAITED(TRY_WAIT), 2, barrier, parity);
 }
 
 void nv90_barrier_arrive(Cg *cg, Val barrier, Val when) {
@@ -47,6 +48,10 @@ void nv90_barrier_arrive(Cg *cg, Val barrier, Val when) {
         say(cg, "mbarrier.arrive.shared::cta.b64 _, [$0];", 1, barrier);
     else
         say(cg, WHERE(1, "mbarrier.arrive.shared::cta.b64 _, [$0]"), 2, barrier, nv90_if(cg, when));
+}
+
+void nv90_barrier_copied(Cg *cg, Val barrier) {
+    say(cg, "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$0];", 1, barrier);
 }
 
 // ---- clusters
@@ -295,32 +300,59 @@ static void product_in_two_ways(Text *t, const Nv90Product *p, int left, int few
     text_puts(t, "DONE:\n");
 }
 
-void nv90_wgmma(Cg *cg, const Nv90Product *p, int from, int to) {
-    int n = p->columns / 2, left = n, nargs = 0;
-    bool sums = p->accumulate || from > 0;
-    assert(p->columns % 8 == 0 && p->columns <= 256);
-    Text text = text_new(cg->arena), c = text_new(cg->arena);
-    Val *v = ARENA_ARRAY(cg->arena, Val, n + 4 * p->steps + 3);
-    assert(!p->few || (from == 0 && to == p->steps));
-    results(&c, n);
-    for (int i = 0; !p->left && i < 4 * p->steps; i++) v[nargs++] = p->registers[i];
-    if (p->left) v[nargs++] = p->left;
-    for (int i = 0; i < nargs; i++) text_puts(&c, p->left ? ",l" : ",r");
-    v[nargs++] = p->right;
-    text_puts(&c, ",l");
-    int few = n + nargs;
-    if (p->few) v[nargs++] = nv90_if(cg, p->few);
-    if (p->few) text_puts(&c, ",r");
-    for (int i = 0; sums && i < n; i++) {
-        v[nargs++] = p->acc[i];
-        text_printf(&c, ",%d", i);
+typedef struct Arguments {
+    Val *v;
+    int n;
+    Text constraints;
+} Arguments;
+
+static void argument(Arguments *a, Val v, const char *constraint) {
+    a->v[a->n++] = v;
+    text_printf(&a->constraints, ",%s", constraint);
+}
+
+static int arguments_of(const Nv90Product *p) {
+    int n = 5 + (p->left ? 1 : 4 * p->steps);
+    return n + (p->before ? arguments_of(p->before) : 0);
+}
+
+// A product and those that it goes on with, which come first.
+static void chain(Cg *cg, Text *t, Arguments *a, const Nv90Product *p, int from, int to) {
+    int results = p->columns / 2;
+    if (p->before) chain(cg, t, a, p->before, 0, p->before->steps);
+    int left = results + a->n;
+    for (int i = 0; !p->left && i < 4 * p->steps; i++) argument(a, p->registers[i], "r");
+    if (p->left) argument(a, p->left, "l");
+    argument(a, p->right, "l");
+    if (p->full) {
+        text_printf(t,
+                    "\t{\n\t.reg .pred p;\nWAIT:\n\t" TRY_WAIT " p, [$%d], $%d;\n\t@p bra DONE;\n\t"
+                    "bra WAIT;\nDONE:\n\t}\n",
+                    results + a->n, results + a->n + 1);
+        argument(a, p->full, "r"), argument(a, p->parity, "r");
     }
-    text_puts(&c, ",~{memory}");
-    text_puts(&text, "{\n\t.reg .b64 da, db;\n");
+    int few = results + a->n;
+    if (p->few) argument(a, nv90_if(cg, p->few), "r");
     if (p->few)
-        product_in_two_ways(&text, p, left, few);
+        product_in_two_ways(t, p, left, few);
     else
-        product_steps(&text, p, from, to, false, left);
+        product_steps(t, p, from, to, false, left);
+}
+
+void nv90_wgmma(Cg *cg, const Nv90Product *p, int from, int to) {
+    int n = p->columns / 2;
+    const Nv90Product *first = p;
+    while (first->before) first = first->before;
+    bool sums = first->accumulate || from > 0;
+    assert(p->columns % 8 == 0 && p->columns <= 256);
+    assert(!p->few || (from == 0 && to == p->steps));
+    Text text = text_new(cg->arena), c = text_new(cg->arena);
+    results(&c, n);
+    Arguments a = {ARENA_ARRAY(cg->arena, Val, n + arguments_of(p)), 0, c};
+    text_puts(&text, "{\n\t.reg .b64 da, db;\n");
+    chain(cg, &text, &a, p, from, to);
     text_puts(&text, "\t}");
-    cg_struct_asm(cg, floats(cg, n), n, v, nargs, text.s, c.s, p->acc);
+    for (int i = 0; sums && i < n; i++) argument(&a, p->acc[i], arena_printf(cg->arena, "%d", i));
+    text_puts(&a.constraints, ",~{memory}");
+    cg_struct_asm(cg, floats(cg, n), n, a.v, a.n, text.s, a.constraints.s, p->acc);
 }

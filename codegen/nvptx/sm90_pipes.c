@@ -102,6 +102,7 @@ static Copy copy_of(Cg *cg, const TileOp *op, const Nv90Pipe *p, Val stage) {
     assert(op->coord[t->rank - 1].axis == p->tile.col_axis);
     c.column = c.at[t->rank - 1];
     if (!op->each[t->rank - 1]) c.column = cg_times(cg, c.column, p->tile.cols);
+    if (op->width) c.column = cg_plus(cg, c.column, op->from_column);
     for (int d = c.rank; end && d > 0; d--) c.at[d] = c.at[d - 1];
     if (end) c.at[0] = end, c.rank++;
     c.map = nv90_map_param(cg, op->tensor, rows);
@@ -123,6 +124,17 @@ static void start_copy(Cg *cg, const Nv90Pipe *p, Copy *c) {
     }
 }
 
+// The barrier counts every thread, when its pieces are there.
+static void fill_by_threads(Cg *cg, const TileOp *op, const Nv90Pipe *p) {
+    Blk done = cg_if(cg, op->when ? cg_uniform(cg, op->when) : NULL, "when");
+    Val stage = stage_of(cg, p, p->stage);
+    nv90_barrier_wait(cg, barrier_at(cg, p->empty, stage), get(cg, p->parity));
+    nv_copy_to(cg, op, stage_address(cg, p, stage));
+    nv90_barrier_copied(cg, barrier_at(cg, p->full, stage));
+    advance(cg, p, NULL);
+    if (done) cg_enter(cg, done);
+}
+
 // Everything is there when the stage is free: from then on the consumers wait for the copy.
 void nv90_fill(Cg *cg, const TileOp *op) {
     const Nv90Pipe *p = nv90_pipe(cg, op->args.data[0]);
@@ -131,12 +143,18 @@ void nv90_fill(Cg *cg, const TileOp *op) {
         start_copy(cg, p, &with);
         return;
     }
+    if (p->by_threads) {
+        fill_by_threads(cg, op, p);
+        return;
+    }
     Blk done = cg_if(cg, op->when ? cg_uniform(cg, op->when) : NULL, "when");
     Val stage = stage_of(cg, p, p->stage);
     if (p->bytes > p->tile.bytes) cg_store(cg, stage, p->last);
     Copy c = copy_of(cg, op, p, stage);
     nv90_barrier_wait(cg, barrier_at(cg, p->empty, stage), get(cg, p->parity));
+    Blk rest = cg_if(cg, nv90_state(cg)->all_produce ? nv90_state(cg)->lead : NULL, "lead");
     start_copy(cg, p, &c);
+    if (rest) cg_enter(cg, rest);
     advance(cg, p, NULL);
     if (done) cg_enter(cg, done);
 }
@@ -148,8 +166,10 @@ void nv90_give(Cg *cg, const TileOp *op) {
     nv90_pack(cg);
     nv90_barrier_wait(cg, barrier_at(cg, p->empty, stage), get(cg, p->parity));
     if (p->tile.order == ORDER_PANELS) {
-        nv90_write_across(cg, v, to);
+        nv90_write_matrix(cg, v, &p->tile, to);
         nv90_proxy_fence(cg);
+    } else if (v->rank == 1) {
+        nv90_write_rows(cg, v, to);
     } else {
         nv90_write_threads(cg, v, to);
     }
@@ -166,7 +186,7 @@ static void bind_view(Cg *cg, const TileValue *v, const Nv90Pipe *p, Val stage) 
 // Where `when` is false the wait is for a barrier that is always complete: a branch would let no
 // product be in flight across it.
 void nv90_take(Cg *cg, const TileOp *op) {
-    const Nv90 *h = nv90_state(cg);
+    Nv90 *h = nv90_state(cg);
     const Nv90Pipe *p = nv90_pipe(cg, op->args.data[0]);
     if (p->leader >= 0) {
         bind_view(cg, op->results.data[0], p, stage_of(cg, p, leader_of(cg, p)->last));
@@ -178,7 +198,11 @@ void nv90_take(Cg *cg, const TileOp *op) {
         full = cg_select(cg, when, full, nv90_shared(cg, h->done));
         parity = cg_select(cg, when, parity, cg_i32(cg, 1));
     }
-    nv90_barrier_wait(cg, full, parity);
+    if (h->chain && !p->by_threads)
+        h->chain_full = full, h->chain_parity = parity;
+    else
+        nv90_barrier_wait(cg, full, parity);
+    if (p->by_threads) nv90_proxy_fence(cg); // products read what threads wrote
     cg_store(cg, stage, p->last);
     advance(cg, p, when);
     bind_view(cg, op->results.data[0], p, stage);

@@ -16,7 +16,8 @@ Nv90Pipe *nv90_pipe(Cg *cg, const TileValue *v) {
 
 // What has no rows of the grid's is copied to all blocks of a cluster, each of which copies a part.
 bool nv90_goes_everywhere(Cg *cg, const TileShared *t) {
-    return nv90_state(cg)->blocks > 1 && t->row_axis != cg->k->grid[tile_grid_rows(cg->k)].axis;
+    int rows = cg->k->grid[tile_grid_rows(cg->k)].axis;
+    return nv90_state(cg)->blocks > 1 && t->row_axis != rows && t->col_axis != rows;
 }
 
 int nv90_copied_rows(Cg *cg, const TileShared *t) {

@@ -43,7 +43,7 @@ static void write_panels(Cg *cg, const TileValue *v, Dtype t, const TileShared *
 
 // The same of a tile whose rows are the fragment's columns: a warp's 16 rows are columns of all of its rows, or of the
 // warpgroup's part of them. Lane l gives the address of row l % 8 of matrix l / 8: columns 0 and 8, rows n and n + 1.
-void nv90_write_across(Cg *cg, const TileValue *v, Val base) {
+static void write_across(Cg *cg, const TileValue *v, Val base) {
     const CgFragment *f = cg_fragment(cg, v);
     Val lane = nv_state(cg)->gpu.lane, warp = nv_state(cg)->warp, key = low(cg, lane, 7);
     Val row = cg_add(cg, key, cg_times(cg, right(cg, lane, 4), 8));
@@ -58,6 +58,19 @@ void nv90_write_across(Cg *cg, const TileValue *v, Val base) {
             x[i] = cg->value[v->id].e[cg_register(f, 8 * (i % 2), n + 8 * (i / 2))];
         nv90_stmatrix(cg, cg_plus(cg, at, n * HOME_PITCH), x, true);
     }
+}
+
+static bool lies_across(Cg *cg, const TileValue *v, const TileShared *tile) {
+    return cg_fragment(cg, v)->columns == tile->row_axis;
+}
+
+void nv90_write_matrix(Cg *cg, const TileValue *v, const TileShared *tile, Val base) {
+    assert(tile->order == ORDER_PANELS && dtype_half(v->dtype) && tile->cols % 16 == 0);
+    Val mine = cg_times(cg, nv_state(cg)->warp, 16 * HOME_PITCH);
+    if (lies_across(cg, v, tile))
+        write_across(cg, v, base);
+    else
+        write_panels(cg, v, v->dtype, tile, 0, cg_add(cg, base, mine));
 }
 
 static void start_store(Cg *cg, const TileOp *op, const TileShared *tile, int first, Val warp_base,
@@ -118,14 +131,11 @@ void nv90_share(Cg *cg, const TileOp *map) {
     const NvState *s = nv_state(cg);
     const TileValue *v = map->results.data[0];
     TileShared tile = tile_shared(cg->p, cg->k, v);
-    bool across = cg_fragment(cg, v)->columns == tile.row_axis;
-    assert(tile.order == ORDER_PANELS && dtype_half(v->dtype) && tile.cols % 16 == 0);
     Val base = nv90_shared(cg, s->gpu.offset[v->id]);
-    Val mine = cg_add(cg, base, cg_times(cg, s->warp, 16 * HOME_PITCH));
     nv90_pack(cg);
-    if (!across) {
+    if (!lies_across(cg, v, &tile)) {
         nv90_group_sync(cg);
-        write_panels(cg, v, v->dtype, &tile, 0, mine);
+        nv90_write_matrix(cg, v, &tile, base);
         nv90_proxy_fence(cg);
         nv90_group_sync(cg);
     } else {
@@ -133,7 +143,7 @@ void nv90_share(Cg *cg, const TileOp *map) {
             base = next_stage(cg, base, tile.bytes);
         else if (!is_shared(map->prev))
             nv90_role_sync(cg);
-        nv90_write_across(cg, v, base);
+        nv90_write_matrix(cg, v, &tile, base);
         nv90_state(cg)->unseen = true;
     }
     cg->value[v->id].mem = base;

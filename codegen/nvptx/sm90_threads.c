@@ -1,7 +1,7 @@
-// sm90_threads.c: matrices of f32 that go from the threads of one role to the same threads of another.
+// sm90_threads.c: f32 that goes from one role to another: matrices, from each thread to the same thread, and numbers of rows.
 //
 // In: a fragment, and a pipe's stage of ORDER_THREADS. Out: its registers there, four at a time, and elements of it as maps of the other
-// role read them: no thread reads what another one wrote.
+// role read them: no thread reads what another one wrote. Of a vector one lane writes each number, and every role reads it.
 #include "codegen/nvptx/sm90.h"
 
 #include <assert.h>
@@ -33,4 +33,16 @@ Val nv90_given(Cg *cg, const TileValue *v, int layout, const int *part) {
         for (int i = 0; i < 4; i++) four[i] = cg_bitcast(cg, x[i], cg->f32);
     }
     return value->e[e];
+}
+
+void nv90_write_rows(Cg *cg, const TileValue *v, Val stage) {
+    const CgFragment *f = cg_fragment(cg, v);
+    const CgValue *value = &cg->value[v->id];
+    Blk done = cg_if(cg, cg_is_first_copy(cg, &f->is), "rows");
+    for (int e = 0; e < value->n; e++) {
+        int first = layout_part(&f->is, LAYOUT_REG, v->axis[0], e);
+        Val row = cg_plus(cg, cg_thread_part(cg, v->layout, v->axis[0]), first);
+        cg_store(cg, value->e[e], nv_shared_ptr(cg, cg_add(cg, stage, cg_times(cg, row, 4))));
+    }
+    cg_enter(cg, done);
 }

@@ -212,7 +212,11 @@ void nv90_next(Cg *cg, const TileOp *op) {
     Nv90 *h = nv90_state(cg);
     h->behind = point_now(cg);
     Slot s = next_slot(cg);
-    Nv90Point p = is_producer(h) ? tell(cg, s, behind) : hear(cg, s);
+    Blk told = is_producer(h) && h->all_produce ? cg_if(cg, h->lead, "tell") : NULL;
+    Nv90Point p;
+    if (is_producer(h)) p = tell(cg, s, behind);
+    if (told) cg_enter(cg, told);
+    if (told || !is_producer(h)) p = hear(cg, s);
     store_point(cg, p);
     stand(cg, p);
 }

@@ -22,6 +22,7 @@
 enum {
     OTHER = TILE_MAX_AXES,
     WMMA_LANES = 32,
+    MMA_COLUMNS = 256, // of a warpgroup's result
     OPERAND = 16
 }; // columns that are not there; of an operand at the least
 
@@ -81,6 +82,8 @@ static Layout laid(const Lay *s, int row, int col, bool whole) {
     int warps = k->schedule.warps / layout_count(&l, LAYOUT_WARP);
     int copies = 1, most = col < OTHER ? k->axes[col].extent / OPERAND : 1;
     if (groups < warps) across = warps / groups, warps = groups;
+    if (s->kind == MMA_WGMMA && col < OTHER && k->axes[col].extent > MMA_COLUMNS)
+        across = k->axes[col].extent / MMA_COLUMNS; // warpgroups of a role have columns each
     while (across > most || most % across) across /= 2, copies *= 2;
     if (col < OTHER) extend(&l, col, k->axes[col].extent / across);
     groups /= warps;

@@ -114,6 +114,10 @@ static bool is_nest(const TileKernel *k) {
     return k->schedule.knobs.said == knobs_of(FORM_SM90_NEST);
 }
 
+static bool is_apart(const TileKernel *k) {
+    return k->schedule.knobs.said == knobs_of(FORM_SM90_APART);
+}
+
 int sm90_value_columns(const TileProgram *p, const TileKernel *k) {
     return pass_padded(pass_value_columns(p, k), PANEL);
 }
@@ -259,12 +263,15 @@ int sm90_within_grid_row(const TileKernel *k, int keys) {
     return g.width > 0 && within >= FEWEST ? within : keys;
 }
 
+bool sm90_stays_alone(const TileProgram *p, const TileKernel *k) {
+    return has_lists(p, k) || is_window(p, k) || pass_takes_key_numbers(k);
+}
+
 Knobs sm90_fit(const TileProgram *p, const TileKernel *k, ShapeClass launches, bool moving) {
     int d = pass_padded(p->D, PANEL), dv = sm90_value_columns(p, k), wide = d > dv ? d : dv;
     size_t i = 0, n = sizeof rows / sizeof *rows;
     // Tiles are few each, and those of two blocks differ; or large tiles' registers are all in use.
-    bool listed = reads_inputs(k),
-         alone = has_lists(p, k) || is_window(p, k) || pass_takes_key_numbers(k);
+    bool listed = reads_inputs(k), alone = sm90_stays_alone(p, k);
     if (alone) launches = SHAPE_SHORT;
     // Long tests are most of the work, and twelve warps hide more of it than eight (8%). Hardly a tile is a
     // full one there.
@@ -402,7 +409,8 @@ static void make_clusters(TileProgram *p, TileKernel *k, Knobs s) {
     if (s.cluster < 2) return;
     k->schedule.cluster = s.cluster;
     k->schedule.persist = PERSIST_DYNAMIC;
-    bool alike = sm90_is_masked(k) && !ex_uses(k->mask, SYM_H, 0);
+    bool alike =
+        k->purpose == PURPOSE_ATTENTION && sm90_is_masked(k) && !ex_uses(k->mask, SYM_H, 0);
     if (alike) k->schedule.cluster_rows = rows_of_clusters(p);
 }
 
@@ -427,8 +435,14 @@ bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
         if (sm90_is_nest(p, k) && !sm90_bind_nest(p, k, o, diags)) return false;
-        bool roles = fits_roles(p, k), wide = !roles && sm90_is_wide(p, k);
-        if (wide && !sm90_bind_wide(p, k, o, diags)) return false;
+        bool pairs = k->schedule.cluster > 1; // it is a copy of one that is wide
+        bool roles = fits_roles(p, k), wide = pairs || (!roles && sm90_is_wide(p, k));
+        if (wide && !pairs) sm90_lay_beside(p, k);
+        bool apart = wide && sm90_can_apart(p, k), whole = k->purpose == PURPOSE_ATTENTION;
+        if (apart && !whole && !pairs) sm90_add_pairs(p, i);
+        apart &= whole || pairs;
+        if (wide && !(apart ? sm90_bind_apart : sm90_bind_wide)(p, k, o, diags)) return false;
+        if (apart) make_clusters(p, k, k->schedule.knobs);
         if (!roles) continue;
         k->schedule = (TileSchedule){.lane_axis = -1, .min_blocks = 1};
         if (!pass_tile_columns(p, k, MAX_COLUMNS, PANEL, diags)) return false;
@@ -512,6 +526,7 @@ bool pass_assign_sm90(TileProgram *p, TileKernel *k, Diags *diags) {
     if (!in_roles(p, k)) return pass_assign_sm80(p, k, diags);
     Sm90 s = sm90_begin(p, k);
     if (is_nest(k)) return sm90_assign_nest(&s), true;
+    if (is_apart(k)) return sm90_assign_apart(&s), true;
     int room = target_get(p->target)->shared_bytes - shared_bytes(p, k, s.shape);
     pass_strips(p, k, s.shape.warpgroups, room);
     for (TileOp *op = k->body.first; op; op = op->next)
@@ -526,7 +541,7 @@ static void schedule_kernel(TileProgram *p, TileKernel *k) {
     pass_expand(p, k);
     if (is_nest(k))
         sm90_sum_through(&s);
-    else
+    else if (!is_apart(k))
         sm90_stores(&s);
     pass_mark_parts(k);
 }

@@ -24,6 +24,8 @@ int sm90_registers(const TileProgram *p, const TileKernel *k, Knobs s);
 Knobs sm90_fit(const TileProgram *p, const TileKernel *k, ShapeClass launches, bool moving);
 // Of so many keys those of a tile that a row of the mask's grid has a whole number of, where it has one and they are not too few.
 int sm90_within_grid_row(const TileKernel *k, int keys);
+// Whether a block shares no keys with its neighbour: what they visit differs.
+bool sm90_stays_alone(const TileProgram *p, const TileKernel *k);
 // The shape that a kernel was bound to.
 Knobs sm90_shape_of(const TileKernel *k);
 Sm90 sm90_begin(TileProgram *p, TileKernel *k);
@@ -56,8 +58,14 @@ void sm90_add_role(Sm90 *s, const char *name, int warpgroups, int registers);
 // A kernel whose v has too many columns for one warpgroup; its extents. sm90_wide.c
 bool sm90_is_wide(const TileProgram *p, const TileKernel *k);
 bool sm90_bind_wide(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags);
+void sm90_lay_beside(TileProgram *p, TileKernel *k); // v that lies in k
 void sm90_share_wide(TileProgram *p, TileKernel *k);
 void sm90_fly_wide(TileProgram *p, TileKernel *k); // once it is scheduled
+// The same where scores have a role of their own. sm90_apart.c
+bool sm90_can_apart(const TileProgram *p, const TileKernel *k);
+bool sm90_bind_apart(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags);
+void sm90_add_pairs(TileProgram *p, int kernel); // for launches whose tiles of rows go in pairs
+void sm90_assign_apart(Sm90 *s);
 // Of a kernel in roles: outputs leave through a shared buffer, where there is room for one.
 void sm90_stores(Sm90 *s);
 

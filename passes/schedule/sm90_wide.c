@@ -90,7 +90,7 @@ static TileOp *wider(const TileProgram *p, const TileKernel *k, const TileOp *lo
     return NULL;
 }
 
-static void lay_beside(TileProgram *p, TileKernel *k) {
+void sm90_lay_beside(TileProgram *p, TileKernel *k) {
     for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
         TileOp *first = op->kind == TILE_LOAD ? wider(p, k, op) : NULL;
         if (!first) continue;
@@ -109,7 +109,6 @@ static void lay_beside(TileProgram *p, TileKernel *k) {
 
 bool sm90_bind_wide(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags) {
     Knobs s = shape(KEYS, MOST_LOADS);
-    lay_beside(p, k);
     while (!fits(p, k, s)) s = s.ahead ? shape(s.keys, s.ahead - 1) : shape(LEAST_KEYS, MOST_LOADS);
     if (!knobs_take(&s, FORM_SM90_WIDE, &o->schedule, diags)) return false;
     if (!fits(p, k, s)) {

@@ -229,13 +229,19 @@ static bool computes(const TileOp *op) {
     return op->kind == TILE_MAP || op->kind == TILE_STORE || op->kind == TILE_APPEND;
 }
 
+// A sum in flight may be added to: products complete in order.
+static bool needs_result(const TileOp *op, const TileValue *v) {
+    bool adds = op->kind == TILE_MMA && op->args.n > 2 && op->args.data[2] == v;
+    return pass_uses(op, v) && !adds;
+}
+
 // How many of the products in flight an operation needs.
 static int needs(const TileOp *op, const Flight *f) {
     int n = 0;
     if (!f->n) return 0;
     if (op->body.first || op->kind == TILE_YIELD) return f->n;
     for (int i = 0; i < f->n; i++)
-        if (pass_uses(op, f->product[i]->results.data[0])) n = i + 1;
+        if (needs_result(op, f->product[i]->results.data[0])) n = i + 1;
     bool free = !f->issued || f->product[0]->lands;
     return n || free || !computes(op) || is_of_keys(op) || still_issues(op, f) ? n : 1;
 }

@@ -127,14 +127,19 @@ static const char *events(Arena *a, const char *ptx) {
     return t.s;
 }
 
+// With kernels of packed rows, which have no roles where tiles of rows are no pairs.
+static char *packed(Arena *a, const char *text) {
+    PassOptions o = {.target = *target_get(TARGET_SM90A), .dtype = DT_BF16, .split = true};
+    return ptx_with(a, &o, text);
+}
+
 // Warpgroups add up their sums of rows behind each of two loops, in one place: behind a barrier, since the second loop may have had no step.
 ARENA_TEST(sums_behind_two_loops) {
     char *ptx =
-        compile(a,
-                "import std.normalization; attention t { dim D = 576, Dv = 512; share v = k; "
-                "score(q, k) = dot(q, k) * rsqrt(D); normalize(s) = softmax(s); }",
-                DT_BF16);
-    char *kernel = strstr(ptx, ".entry t_fwd"), *end = kernel ? strstr(kernel + 1, ".entry") : NULL;
+        packed(a, "import std.normalization; attention t { dim D = 576, Dv = 512; share v = k; "
+                  "score(q, k) = dot(q, k) * rsqrt(D); normalize(s) = softmax(s); }");
+    char *kernel = strstr(ptx, ".entry t_part("),
+         *end = kernel ? strstr(kernel + 1, ".entry") : NULL;
     ck_assert_ptr_nonnull(kernel);
     if (end) *end = 0;
     const char *all = events(a, kernel);
@@ -346,11 +351,11 @@ TEST(gradients) {
 
 // Warpgroups that share scores add their sums up behind each loop. The second may have no step, so that one exchange is next to the other.
 ARENA_TEST(sums_of_warps) {
-    char *ptx = compile(a,
-                        "import std.normalization; attention t { dim D = 576, Dv = 512; share v = "
-                        "k; score(q, k) = dot(q, k); "
-                        "mask(b, h, i, j) = j <= i; normalize(s) = softmax(s); }",
-                        DT_BF16);
+    char *ptx = packed(
+        a, "import std.normalization; attention t { dim D = 576, Dv = 512; share v = k; "
+           "score(q, k) = dot(q, k); mask(b, h, i, j) = j <= i; normalize(s) = softmax(s); }");
+    ptx = strstr(ptx, ".entry t_part(");
+    *strstr(ptx + 1, ".entry") = 0;
     int behind = 0;
     for (char *block = strtok(ptx, "$"); block; block = strtok(NULL, "$")) {
         const char *barrier = strstr(block, "bar.sync"), *put = strstr(block, "st.shared.f32");
@@ -359,6 +364,28 @@ ARENA_TEST(sums_of_warps) {
         behind++;
     }
     ck_assert_int_ge(behind, 2);
+}
+
+// Where tiles of rows are pairs, scores have a role of their own: keys come to both blocks of a cluster, packed queries by threads, and a score of two
+// products is one block of assembly, which waits for the second one's keys within.
+ARENA_TEST(scores_apart) {
+    char *ptx =
+        packed(a, "import std.normalization; attention t { dim D = 512, Dv = 512; share v = k; "
+                  "input q_pe: bf16[B, H, Sq, 64]; input k_pe: bf16[B, 1, Sk, 64];"
+                  "score(q, k) = dot(q, k) + dot(q_pe, k_pe); normalize(s) = softmax(s); }");
+    char *part = strstr(ptx, ".entry t_part("), *pairs = strstr(ptx, ".entry t_part_pairs(");
+    ck_assert(part && pairs);
+    char *end = strstr(pairs + 1, ".entry");
+    if (end) *end = 0;
+    ck_assert_int_gt(count(pairs, ".multicast::cluster"), 0);
+    ck_assert_int_eq(count(pairs, "cp.async.mbarrier.arrive.noinc"), 2); // q and q_pe
+    ck_assert_int_eq(count(pairs, "m64n64k16"), 2 * (512 + 64) / 16);
+    int within = 0;
+    for (char *at = pairs; (at = strstr(at, "wgmma.fence")); at++) {
+        char *over = strstr(at, "end inline asm"), *wait = strstr(at, "mbarrier.try_wait");
+        within += wait && wait < over;
+    }
+    ck_assert_int_ge(within, 2); // of partial tiles and of full ones
 }
 
 // A large score and its shift are added before they are multiplied, by no row's number.

@@ -146,7 +146,8 @@ ARENA_TEST_EACH(wide_values_are_right, 0, 4) {
         "dim D = 304, Dv = 272; share v = k;",
         "dim D = 512, Dv = 512; share v = k; input q_pe: bf16[B, H, Sq, 24];"
         "input k_pe: bf16[B, 1, Sk, 24];"};
-    static const PuLaunch few = {1, 4, 2, 1, 70, 69}, many = {1, 1, 1, 66, 70, 4};
+    static const PuLaunch few = {1, 4, 2, 1, 70, 69}, many = {1, 1, 1, 66, 70, 4},
+                          pairs = {1, 68, 1, 1, 200, 199};
     const char *text = arena_printf(
         a,
         "attention t { %s score(q, k) = (dot(q, k)%s) * 0.05; mask(b, h, i, j) = j <= i;"
@@ -159,12 +160,17 @@ ARENA_TEST_EACH(wide_values_are_right, 0, 4) {
     const Stream *stream = pu_stream(a, "wide", text, 0, &v);
     TileProgram *p = pass_pipeline(a, stream, &o, &diags);
     ck_assert_ptr_nonnull(p);
-    for (int i = 0; i < p->kernels.n; i++)
-        ck_assert(tile_by_groups(p->kernels.data[i]) ==
-                  (p->kernels.data[i]->purpose != PURPOSE_COMBINE));
+    int apart = 0;
+    for (int i = 0; i < p->kernels.n; i++) {
+        const TileKernel *k = p->kernels.data[i];
+        apart += tile_has_roles(k);
+        ck_assert((tile_by_groups(k) || tile_has_roles(k)) == (k->purpose != PURPOSE_COMBINE));
+    }
+    ck_assert_int_eq(apart, _i == 0 || _i == 3 ? 2 : 0); // where two tiles of k fit, with v in it
     TileProgram *before = pass_algorithm(a, stream, &o, &diags);
     pu_same(a, v, before, p, few, 1e-6);
     pu_same(a, v, before, p, many, 1e-6);
+    pu_same(a, v, before, p, pairs, 1e-6);
 }
 
 TEST_EACH(choices_are_right, 0, 5) {

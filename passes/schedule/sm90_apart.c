@@ -1,0 +1,216 @@
+// sm90_apart.c: scores apart from sums, where v has more columns than a warpgroup has registers for and lies in k.
+//
+// In: a kernel of an attention as sm90_wide.c has it, v beside k. Out: three roles. One warpgroup has the scores of 64 rows and
+// all that is a number for each row; two have half of v's columns each:
+//
+//     producer   fill q, k
+//     scores     take q, k   s   maps   give c, p                     at the end: give what the sums are scaled by
+//     sums                   take k, c, p   acc * c + p v             take it   store
+//
+// Nobody waits for all: the next scores are multiplied while the sums add up. A warpgroup has whole scores, so that a product has
+// 64 columns: with half of them it would read q from shared memory twice.
+#include "passes/schedule/sm90.h"
+
+#include "ir/tile_shared.h"
+#include "passes/mask/interval.h"
+#include "passes/schedule/resources.h"
+
+#include <string.h>
+
+enum {
+    ROWS = 64,
+    KEYS = 64,
+    STAGES = 2,
+    COLUMNS = 512,
+    PAD = 16,
+    SUMS = 2, // warpgroups
+    PRODUCER_REGISTERS = 56,
+    REGISTERS = 160, // of sums
+    SLACK = 3072,    // numbers of rows, barriers
+    GROUP = 128,
+    BLOCK_REGISTERS = 512, // a thread's of each warpgroup together
+};
+
+// ---- whether
+
+static Extents extents_of(Knobs s) { return (Extents){ROWS, s.keys, PAD, COLUMNS, COLUMNS}; }
+
+static Knobs shape(void) {
+    return (Knobs){.said = knobs_of(FORM_SM90_APART),
+                   .warpgroups = SUMS,
+                   .registers = REGISTERS,
+                   .producer_registers = PRODUCER_REGISTERS,
+                   .keys = KEYS,
+                   .stages = STAGES,
+                   .cluster = 2};
+}
+
+static bool is_sum(const TileProgram *p, const TileKernel *k, const TileValue *v) {
+    return tile_has_axis(v, pass_value_axis(p, k));
+}
+
+// What is loaded once a step, and once a tile of rows; weights.
+static int shared_bytes(const TileProgram *p, const TileKernel *k, Knobs s) {
+    Extents e = extents_of(s);
+    Block b = pass_block(p, k, &e, s, 4);
+    int bytes = ROWS * s.keys * dtype_bytes(p->dtype) + SLACK;
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
+        if (op->kind != TILE_LOAD) continue;
+        bool again = false, step = op->block != &k->body;
+        for (const TileOp *in = tile_next(&k->body, NULL); in != op; in = tile_next(&k->body, in))
+            again |= in->kind == TILE_LOAD && in->tensor == op->tensor && in->block != op->block;
+        int one = tile_shared(p, &b.k, op->results.data[0]).bytes;
+        if (!again) bytes += one * (step ? s.stages : 1);
+    }
+    return bytes;
+}
+
+static bool fits(const TileProgram *p, const TileKernel *k, Knobs s) {
+    return shared_bytes(p, k, s) <= target_get(p->target)->shared_bytes;
+}
+
+// As tensor copies and pieces of 16 bytes want them.
+static bool has_whole_pieces(const TileProgram *p, const TileOp *load) {
+    enum { PIECE = 8 };
+    const TileTensor *t = &p->tensors.data[load->tensor];
+    return t->dtype == load->results.data[0]->dtype && t->extent[t->rank - 1]->i % PIECE == 0 &&
+           tile_columns(p, load) % PIECE == 0 && load->from_column % PIECE == 0;
+}
+
+// Tiles are for products alone, and what the sums take of the scores are weights and numbers of rows.
+static bool is_apart(const TileProgram *p, const TileKernel *k) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
+        if (op->kind == TILE_LOAD && !(sm90_piped(op) && has_whole_pieces(p, op))) return false;
+        for (int i = 0; op->kind == TILE_MAP && i < op->args.n; i++) {
+            const TileValue *v = op->args.data[i];
+            if (v->def && (v->def->kind == TILE_LOAD || v->def->kind == TILE_BESIDE)) return false;
+            if (v->rank == 2 && is_sum(p, k, op->results.data[0]) && !is_sum(p, k, v)) return false;
+        }
+    }
+    return true;
+}
+
+bool sm90_can_apart(const TileProgram *p, const TileKernel *k) {
+    bool dense = !p->batch && p->phase == PHASE_FWD && !sm90_stays_alone(p, k);
+    return dense && is_apart(p, k) && fits(p, k, shape());
+}
+
+// ---- packed rows
+
+// A kernel of packed rows as it is stays for an odd number of tiles: half of the blocks would have none.
+void sm90_add_pairs(TileProgram *p, int kernel) {
+    const TileKernel *like = p->kernels.data[kernel];
+    TileKernel *k = tile_copy_kernel(p, like);
+    k->name = arena_printf(p->arena, "%s_pairs", like->name);
+    k->schedule.cluster = 2;
+    int number = p->kernels.n - 1;
+    ExPool *x = p->pool;
+    const Ex *rows = k->axes[tile_grid_axis(k)].size,
+             *up = ex_2(x, EX_ADD, rows, ex_i32(x, ROWS - 1));
+    const Ex *tiles = ex_2(x, EX_DIV, up, ex_i32(x, ROWS));
+    const Ex *even = ex_2(x, EX_EQ, ex_2(x, EX_MOD, tiles, ex_i32(x, 2)), ex_i32(x, 0));
+    VEC(TilePlan) plans = {0};
+    for (int i = 0; i < p->plans.n; i++) {
+        TilePlan plan = p->plans.data[i], pairs = {.when = even};
+        bool has = false;
+        if (plan.when) pairs.when = ex_2(x, EX_AND, even, plan.when);
+        for (int j = 0; j < plan.kernels.n; j++) {
+            bool same = plan.kernels.data[j] == kernel;
+            VEC_PUSH(p->arena, &pairs.kernels, same ? number : plan.kernels.data[j]);
+            has |= same;
+        }
+        if (has) VEC_PUSH(p->arena, &plans, pairs);
+        VEC_PUSH(p->arena, &plans, plan);
+    }
+    p->plans.data = plans.data, p->plans.n = plans.n, p->plans.cap = plans.cap;
+}
+
+// ---- extents
+
+bool sm90_bind_apart(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags) {
+    Knobs s = shape();
+    if (!knobs_take(&s, FORM_SM90_APART, &o->schedule, diags)) return false;
+    if (!fits(p, k, s)) {
+        diag_error(diags, (Span){0}, "schedule: it needs more shared memory than there is");
+        return false;
+    }
+    Extents e = extents_of(s);
+    pass_bind_all(p, k, &e);
+    k->schedule = (TileSchedule){.lane_axis = -1, .warps = 4, .min_blocks = 1, .knobs = s};
+    return true;
+}
+
+// ---- places
+
+static const char *role_of(const Sm90 *s, const TileOp *op) {
+    if (op->kind == TILE_LOAD) return "producer";
+    const TileValue *v = op->kind == TILE_STORE ? op->args.data[0] : op->results.data[0];
+    return is_sum(s->p, s->k, v) ? "sums" : "scores";
+}
+
+static bool is_of(const TileOp *op, const char *role) {
+    return op->role && !strcmp(op->role, role);
+}
+
+// What depends on places and sizes alone each role makes for itself.
+static TileValue *made_again(Sm90 *s, TileOp *map, TileOp *before, int result) {
+    TileOp *again = tile_clone(s->p, s->k, map, NULL, NULL);
+    tile_insert_before(before, again);
+    again->role = "sums";
+    return again->results.data[result];
+}
+
+static int result_of(const TileOp *op, const TileValue *v) {
+    int i = 0;
+    while (op->results.data[i] != v) i++;
+    return i;
+}
+
+// From the scores to the sums, in the block of who reads it; the first reader's is for all.
+static TileValue *handed(Sm90 *s, TileValue *v, TileOp *reader) {
+    TileOp *def = v->def;
+    if (def->kind == TILE_MAP && !def->args.n && v->rank == 1)
+        return made_again(s, def, reader, result_of(def, v));
+    for (TileOp *op = reader->block->first; op != reader; op = op->next) {
+        bool same = op->kind == TILE_MAP && is_of(op, "scores") && op->args.n == 1 &&
+                    op->args.data[0] == v && op->results.data[0]->home == HOME_SHARED;
+        if (same) return op->results.data[0];
+    }
+    TileOp *op = pass_map(s->p, s->k, NULL, pass_axes_of(v), reader->span);
+    tile_insert_before(def->block == reader->block ? def->next : reader->block->first, op);
+    const Ex *same = pass_operand(s->p, op, v);
+    TileValue *shared = pass_out(s->p, s->k, op, v->name, v->dtype, same, EX_CONST, 0);
+    shared->home = HOME_SHARED;
+    shared->stages = 1;
+    op->role = "scores";
+    return shared;
+}
+
+static bool is_handed(const Sm90 *s, const TileValue *v) {
+    if (v->home == HOME_SHARED || is_sum(s->p, s->k, v)) return false;
+    return v->def && v->def->kind != TILE_LOAD && v->def->kind != TILE_BESIDE;
+}
+
+static void hand_over(Sm90 *s) {
+    for (TileOp *op = tile_next(&s->k->body, NULL); op; op = tile_next(&s->k->body, op))
+        for (int i = 0; is_of(op, "sums") && i < op->args.n; i++)
+            if (is_handed(s, op->args.data[i])) op->args.data[i] = handed(s, op->args.data[i], op);
+}
+
+void sm90_assign_apart(Sm90 *s) {
+    for (TileOp *op = s->k->body.first; op; op = op->next)
+        if (op->kind == TILE_LOOP) pass_interval(s->p, s->k, tile_grid_axis(s->k), op->axis, true);
+    for (TileOp *op = tile_next(&s->k->body, NULL); op; op = tile_next(&s->k->body, op)) {
+        if (op->kind == TILE_LOOP || op->kind == TILE_YIELD) continue;
+        op->role = role_of(s, op);
+        if (op->kind == TILE_BESIDE) op->results.data[0]->home = HOME_SHARED;
+        if (op->kind != TILE_LOAD) continue;
+        op->results.data[0]->home = HOME_SHARED;
+        op->results.data[0]->stages = op->block == &s->k->body ? 1 : s->shape.stages;
+    }
+    hand_over(s);
+    int rest = BLOCK_REGISTERS - s->shape.producer_registers - SUMS * s->shape.registers;
+    sm90_add_role(s, "producer", 1, s->shape.producer_registers);
+    sm90_add_role(s, "scores", 1, rest);
+    sm90_add_role(s, "sums", SUMS, s->shape.registers);
+}
