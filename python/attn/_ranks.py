@@ -18,7 +18,7 @@ import torch
 
 from . import _compiler, _torch
 from ._kernel import Kernel
-from ._spread import Interval, Spread, _common, _cuts, _length, _Line, _merged, _Move, _Moved, _packed, _places, _Travel, _unpack
+from ._spread import Interval, Spread, _common, _cuts, _length, _Line, _merged, _Move, _Moved, _packed, _places, _Travel, _unpack, numbered
 
 LEAST_BYTES = 16 << 20  # of keys and values that travel at a time
 BUFFER = 512 << 20  # bytes that they always have room for
@@ -174,6 +174,7 @@ class Plan:
 
     def __init__(self) -> None:
         self._kept: Dict[Any, Optional[_Tiles]] = {}
+        self.handle = numbered(self, object())
 
 
 # ---- attention where the keys come to the queries
@@ -507,13 +508,49 @@ class _Local(NamedTuple):
     buffer: Optional[int]
     method: str = "heads"
 
+    def names(self, given: Dict[str, torch.Tensor]) -> str:
+        return ",".join([*given, *self.scalars])
+
     def call(self, given: Dict[str, torch.Tensor], along: Dict[str, str]) -> List[torch.Tensor]:
         """o and the emits. along: the arrays that are spread, as q ("Sq") or as k ("Sk")."""
-        names, tensors = ",".join([*given, *self.scalars]), list(given.values())
-        count = _torch._count(self.spec)
+        tensors, count = list(given.values()), _torch._count(self.spec)
         if self.between is None:
             operator = _torch._forward_operator if self.wants else _torch._operator
-            return list(operator(tensors, list(self.scalars.values()), names, self.spec, self.q_offset))[:count]
+            return list(operator(tensors, list(self.scalars.values()), self.names(given), self.spec, self.q_offset))[:count]
+        call = self.exchanged(given, along)
+        if self.wants:
+            return list(_Attend.apply(call, count, *tensors))[:count]
+        return self._forward(call, tensors)
+
+    def _forward(self, call: _Call, tensors: Sequence[torch.Tensor]) -> List[torch.Tensor]:
+        if not call.parts:
+            return _forward(call, tensors, _torch._forward if self.wants else _torch._run)
+        made = _torch._kept(self.spec, call.parts) if self.wants else ["o", *_torch._emits(self.spec)]
+        return (_by_queries if self.method == "queries" else _forward_by_chunks)(call, tensors, made)
+
+    def forward(self, given: Dict[str, torch.Tensor], along: Dict[str, str]) -> List[torch.Tensor]:
+        """Also what the backward wants of it, where there is one; without a graph."""
+        if self.between is not None:
+            return self._forward(self.exchanged(given, along), list(given.values()))
+        made = (_torch._forward if self.wants else _torch._run)(list(given.values()), list(self.scalars.values()), self.names(given), self.spec, self.q_offset)
+        return made
+
+    def backward(self, given: Dict[str, torch.Tensor], along: Dict[str, str], kept: Sequence[torch.Tensor], which: str,
+                 come: Sequence[torch.Tensor]) -> List[Optional[torch.Tensor]]:  # fmt: skip
+        """Of operands, from what `forward` gave and the gradients of the outputs `which`."""
+        tensors = list(given.values())
+        if self.between is not None:
+            call = self.exchanged(given, along)
+            return (_backward_by_chunks if call.parts else _backward)(call, tensors, kept, which, come)
+        kernel = _torch._of_tensors(self.spec, tensors, self.names(given), "fwd,bwd")
+        made = _torch._backward(tensors, list(kept), list(come), which, list(self.scalars.values()), self.names(given), self.spec, self.q_offset)
+        found = dict(zip(_torch._learned(kernel, tensors, self.names(given)), made))
+        return [found.get("d" + n) for n in given]
+
+    def exchanged(self, given: Dict[str, torch.Tensor], along: Dict[str, str]) -> _Call:
+        """What travels, where keys do."""
+        assert self.between is not None
+        names, tensors = self.names(given), list(given.values())
         line, kv_line = self.between
         offset = kv_line.S - line.S if self.q_offset is None else self.q_offset
         reads = _reads(self.spec)
@@ -525,12 +562,7 @@ class _Local(NamedTuple):
         room = max(2 * row * max(map(_length, kv_line.pieces)), BUFFER) if self.buffer is None else self.buffer
         small = self.method != "queries" and not reads.unfit["keys"] and min(2, groups) * row * kv_line.S // groups <= room
         parts = None if small else _parted(tensors, self.spec, self.wants)
-        call = _Call(line, kv_line, wanted, offset, self.tiles, groups, parts, spread, list(self.scalars.values()), names, self.spec)
-        if self.wants:
-            return list(_Attend.apply(call, count, *tensors))[:count]
-        if not parts:
-            return _forward(call, tensors, _torch._run)[:count]
-        return (_by_queries if self.method == "queries" else _forward_by_chunks)(call, tensors, ["o", *_torch._emits(self.spec)])
+        return _Call(line, kv_line, wanted, offset, self.tiles, groups, parts, spread, list(self.scalars.values()), names, self.spec)
 
 
 def _parted(tensors: Sequence[torch.Tensor], spec: str, wants: bool) -> Optional[Kernel]:
@@ -549,33 +581,73 @@ def _with_parts(spec: str, D: int, Dv: int, elements: str, target: str, wants: b
         raise
 
 
-def _by_heads(local: _Local, given: Dict[str, torch.Tensor], spread: Spread, kv_spread: Spread, along: Dict[str, str]) -> List[torch.Tensor]:
-    """along: the arrays that are spread, as q ("Sq") or as k ("Sk")."""
-    line, kv_line = spread.within, kv_spread.within
-    H, Hkv = given["q"].shape[1], given["k"].shape[1]
-    group = H // Hkv
-    heads = _cuts(H, line.ranks)
-    kv_heads = [(a // group, -(-b // group)) if a < b else (0, 0) for a, b in heads]
-    turns = [line.turn(heads, H), kv_line.turn(kv_heads, Hkv), kv_line.turn(kv_heads, Hkv)]
-    q, k, v = _Moved.apply(turns, given["q"], given["k"], given["v"])
-    reads = _reads(local.spec)
-    lines = {"Sq": line, "Sk": kv_line}
-    arrays = {n: x for n, x in given.items() if n not in ("q", "k", "v")}
-    arrays = {n: lines[along[n]].whole(x, reads.extents[n].index(along[n])) if n in along else x for n, x in arrays.items()}
-    (a, b), (c, _) = heads[line.rank], kv_heads[line.rank]
-    found = []
-    for (i, j), (m, n) in _parts((a, b), group) if a < b else []:
-        part = {"q": q[:, i - a : j - a], "k": k[:, m - c : n - c], "v": v[:, m - c : n - c]}
-        for name, x in arrays.items():
-            at = [d for d, e in enumerate(reads.extents[name]) if e == "H"]
-            part[name] = functools.reduce(lambda x, d: x.narrow(d, i, j - i), at, x).contiguous() if at else x
-        found.append(local.call(part, along if local.between else {}))
-    if found:
-        made = _join(found, 1)
-    else:  # more ranks than heads: it takes part in what travels, there and back
-        nothing = q.sum(3) + sum(x.flatten()[:0].sum().to(q.dtype) for x in (k, v, *arrays.values()))
-        made = [nothing[..., None].expand(*nothing.shape, v.shape[3]), *[nothing.float()] * (_torch._count(local.spec) - 1)]
-    return list(_Moved.apply([line.turn(heads, H).back()] * len(made), *made))
+class _Turned:
+    """A call whose heads are exchanged for positions: of each operand all positions of some heads."""
+
+    def __init__(self, local: _Local, given: Dict[str, torch.Tensor], spread: Spread, kv_spread: Spread, along: Dict[str, str]) -> None:
+        self.local, self.line, self.along, self.inner = local, spread.within, along, along if local.between else {}
+        H, Hkv = given["q"].shape[1], given["k"].shape[1]
+        self.group, self.H = H // Hkv, H
+        self.heads = _cuts(H, self.line.ranks)
+        self.kv_heads = [(a // self.group, -(-b // self.group)) if a < b else (0, 0) for a, b in self.heads]
+        kv_line = kv_spread.within
+        self.turns = [self.line.turn(self.heads, H), kv_line.turn(self.kv_heads, Hkv), kv_line.turn(self.kv_heads, Hkv)]
+        self.extents, self.lines = _reads(local.spec).extents, {"Sq": self.line, "Sk": kv_line}
+        self.q, self.k, self.v = _Moved.apply(self.turns, given["q"], given["k"], given["v"])
+        arrays = {n: x for n, x in given.items() if n not in ("q", "k", "v")}
+        self.arrays = {n: self.lines[along[n]].whole(x, self.dim(n)) if n in along else x for n, x in arrays.items()}
+
+    def dim(self, name: str) -> int:
+        """Along which an array is spread."""
+        return self.extents[name].index(self.along[name])
+
+    def of_heads(self, name: str, x: torch.Tensor, at: Interval) -> torch.Tensor:
+        """Of an array, that of some heads."""
+        dims = [d for d, e in enumerate(self.extents[name]) if e == "H"]
+        return functools.reduce(lambda x, d: x.narrow(d, at[0], at[1] - at[0]), dims, x)
+
+    def parts(self) -> Iterator[Tuple[Interval, Interval, Interval, Dict[str, torch.Tensor]]]:
+        """What a call of the kernel takes: heads of all, and among this rank's those of q and of k."""
+        (a, b), (c, _) = self.heads[self.line.rank], self.kv_heads[self.line.rank]
+        for (i, j), (m, n) in _parts((a, b), self.group) if a < b else []:
+            part = {"q": self.q[:, i - a : j - a], "k": self.k[:, m - c : n - c], "v": self.v[:, m - c : n - c]}
+            part.update((name, self.of_heads(name, x, (i, j)).contiguous()) for name, x in self.arrays.items())
+            yield (i, j), (i - a, j - a), (m - c, n - c), part
+
+    def there(self, xs: Sequence[torch.Tensor]) -> List[torch.Tensor]:
+        return _Travel(xs, [self.line.turn(self.heads, self.H)] * len(xs)).come()
+
+    def forward(self, count: int, run: Any) -> List[torch.Tensor]:
+        """`count` outputs of this rank's rows."""
+        found = [run(part, self.inner) for _, _, _, part in self.parts()]
+        if found:
+            made = _join(found, 1)
+        else:  # more ranks than heads: it takes part in what travels, there and back
+            nothing = self.q.sum(3) + sum(x.flatten()[:0].sum().to(self.q.dtype) for x in (self.k, self.v, *self.arrays.values()))
+            made = [nothing[..., None].expand(*nothing.shape, self.v.shape[3]), *[nothing.float()] * (count - 1)]
+        return list(_Moved.apply([self.line.turn(self.heads, self.H).back()] * len(made), *made))
+
+    def backward(self, kept: Sequence[torch.Tensor], which: str, come: Sequence[torch.Tensor]) -> List[Optional[torch.Tensor]]:
+        """Of operands, from this rank's rows of what the forward gave and of the gradients that come."""
+        kept, come = self.there(kept), self.there(come)
+        found = {n: torch.zeros_like(x, dtype=torch.float32) for n, x in {"q": self.q, "k": self.k, "v": self.v, **self.arrays}.items() if x.is_floating_point()}
+        none = set(self.arrays) if not list(_parts(self.heads[self.line.rank], self.group)) else set()
+        for at, (i, j), (m, n), part in self.parts():
+            made = self.local.backward(part, self.inner, [x[:, i:j] for x in kept], which, [x[:, i:j] for x in come])
+            for (name, x), total in zip(zip(part, made), [found.get(name) for name in part]):
+                if x is None or total is None:
+                    none.add(name)
+                else:
+                    into = total[:, i:j] if name == "q" else total[:, m:n] if name in ("k", "v") else self.of_heads(name, total, at)
+                    into += x
+        home = _Travel([found[n].to(x.dtype) for n, x in (("q", self.q), ("k", self.k), ("v", self.v))], [t.back() for t in self.turns]).come()
+        gradients: List[Optional[torch.Tensor]] = list(home)
+        for name, x in self.arrays.items():
+            total = found.get(name)
+            if total is not None and name in self.along:
+                total = _Travel([total], [self.lines[self.along[name]].gather_all(self.dim(name)).back()]).come()[0]
+            gradients.append(None if total is None else total.to(x.dtype))
+        return gradients
 
 
 # ---- a call
@@ -659,9 +731,32 @@ def _choice(spec: str, method: Optional[str], wants: bool, given: Dict[str, torc
     return "keys" if by_keys <= by_heads else "heads"
 
 
-def attend(spec: str, given: Dict[str, torch.Tensor], scalars: Dict[str, float], q_offset: Optional[int], wants: bool, spread: Spread,
-           kv_spread: Optional[Spread], whole: Sequence[str], method: Optional[str], plan: Optional[Plan]) -> List[torch.Tensor]:  # fmt: skip
-    """What _torch's operators give, of this rank's rows. `given`: q, k, v and the arrays."""
+class _Settled(NamedTuple):
+    """How a call goes."""
+
+    local: _Local
+    spread: Spread
+    kv_spread: Spread
+    along: Dict[str, str]
+    turned: bool  # heads are exchanged for positions
+
+    def call(self, given: Dict[str, torch.Tensor]) -> List[torch.Tensor]:
+        """o and the emits, with a graph."""
+        return _Turned(self.local, given, *self[1:4]).forward(_torch._count(self.local.spec), self.local.call) if self.turned else self.local.call(given, self.along)
+
+    def forward(self, given: Dict[str, torch.Tensor], count: int) -> List[torch.Tensor]:
+        """And what the backward wants, `count` tensors in all, without a graph."""
+        return _Turned(self.local, given, *self[1:4]).forward(count, self.local.forward) if self.turned else self.local.forward(given, self.along)
+
+    def backward(self, given: Dict[str, torch.Tensor], kept: Sequence[torch.Tensor], which: str, come: Sequence[torch.Tensor]) -> List[Optional[torch.Tensor]]:
+        if self.turned:
+            return _Turned(self.local, given, *self[1:4]).backward(kept, which, come)
+        return self.local.backward(given, self.along, kept, which, come)
+
+
+def settle(spec: str, given: Dict[str, torch.Tensor], scalars: Dict[str, float], q_offset: Optional[int], wants: bool, spread: Spread,
+           kv_spread: Optional[Spread], whole: Sequence[str], method: Optional[str], plan: Optional[Plan], agree: bool = True) -> _Settled:  # fmt: skip
+    """Of this rank's rows: q, k, v and the arrays are `given`. agree: the ranks compare the call, if it is new."""
     if "v" not in given:
         raise TypeError("v: is in k, and such a variant does not run on a spread sequence")
     kv_spread = kv_spread or spread
@@ -674,7 +769,8 @@ def attend(spec: str, given: Dict[str, torch.Tensor], scalars: Dict[str, float],
     call = [("the variant", _variant(spec)), ("elements", q.dtype), ("device", _torch._target(q.device)), ("q_offset", None if kv_spread.grows else q_offset), ("method", method)]
     call += [("whole", sorted(whole)), ("gradients", [n for n, x in given.items() if wants and x.requires_grad]), ("spread", spread.told), ("kv_spread", kv_spread.told)]
     call += [*sizes.items(), *scalars.items(), ("plan", plan is not None)]
-    spread.board.agree(call, spread.always)
+    if agree:
+        spread.board.agree(call, spread.always)
     offset = kv_spread.S - spread.S if q_offset is None else q_offset
     along = {n: e for n in given if n not in ("q", "k", "v") and n not in whole for e in ("Sq", "Sk") if e in reads.extents[n]}
     tiles = None
@@ -684,10 +780,10 @@ def attend(spec: str, given: Dict[str, torch.Tensor], scalars: Dict[str, float],
         tiles = _planned(plan, spec, given, scalars, spread, kv_spread, offset, along)
     chosen = _choice(spec, method, wants, given, spread, kv_spread, reads, tiles)
     if spread.pieces == [[(0, spread.S)]] and kv_spread.pieces == [[(0, kv_spread.S)]]:  # one rank
-        return _Local(spec, scalars, q_offset, wants, None, None, False, None).call(given, {})
+        return _Settled(_Local(spec, scalars, q_offset, wants, None, None, False, None), spread, kv_spread, {}, False)
     between = None if chosen == "heads" else (spread.between, kv_spread.between)
     local = _Local(spec, scalars, q_offset, wants, between, tiles, reads.apart, kv_spread.buffer, chosen)
-    return local.call(given, along) if chosen in ("keys", "queries") else _by_heads(local, given, spread, kv_spread, along)
+    return _Settled(local, spread, kv_spread, along, chosen not in ("keys", "queries"))
 
 
 @functools.lru_cache(maxsize=None)

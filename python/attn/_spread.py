@@ -14,6 +14,7 @@ import hashlib
 import json
 import math
 import re
+import weakref
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
@@ -22,6 +23,27 @@ import torch.distributed as dist
 Interval = Tuple[int, int]  # positions: the first, and the one behind the last
 
 ORDERS = "contiguous", "zigzag", "striped", "striped:N", "replicated"
+
+
+# ---- numbers of objects, by which graphs of torch.compile know them (_graph.py)
+
+_numbers: Dict[Any, int] = {}
+_numbered: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
+
+
+def numbered(x: Any, content: Any) -> int:
+    """The number of what has this content (hashable), by which x is now found, as long as it lives."""
+    n = _numbers.setdefault(content, len(_numbers) + 1)
+    _numbered[n] = x
+    return n
+
+
+def found(n: int, name: str) -> Any:
+    """0: there is none."""
+    x = _numbered.get(n)
+    if n and x is None:
+        raise RuntimeError(f"{name}: the one that this graph was made for is gone")
+    return x
 
 
 def _cuts(S: int, n: int) -> List[Interval]:
@@ -499,6 +521,7 @@ class Spread:
 
     def _lines(self) -> None:
         groups, inner = self.groups, self.groups[-1]
+        self.handle = numbered(self, (id(self.board), self.S, self.told, self.always))
         if len(groups) == 1:
             self.within = self.between = _Line(inner, self.rank, self.S, self.pieces, self.board)
         else:

@@ -485,10 +485,13 @@ def _attend(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dic
     from . import _ranks
 
     if _compiling():
-        torch._dynamo.graph_break()  # torch.compile: a call with spread= is in no graph, which fullgraph=True wants
+        from . import _graph
+
+        arrays, scalars, wants = _prepared(spec, q, k, v, inputs, named)
+        return _asked(spec, _graph.called(spec, arrays, scalars, wants, q_offset, **ranks))
     with _ranks.told(ranks["spread"]):
         arrays, scalars, wants = _prepared(spec, q, k, v, inputs, named)
-        return _asked(spec, _ranks.attend(spec, arrays, scalars, q_offset, wants, **ranks))
+        return _asked(spec, _ranks.settle(spec, arrays, scalars, q_offset, wants, **ranks).call(arrays))
 
 
 def _called(spec: str, arrays: Dict[str, Any], scalars: Dict[str, float], wants: bool, size: Optional[int]) -> Outputs:
@@ -566,6 +569,10 @@ class Attention(torch.nn.Module):
         self.spec = _specify(source, entry, defines, include, emit, opt)
         self.mesh = mesh
         self._spreads: "Dict[int, Spread]" = {}
+        if mesh is not None:
+            from ._spread import numbered
+
+            self._handle = numbered(self, object())
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor] = None, *inputs: Any,
                 q_offset: "Optional[Union[int, torch.Tensor]]" = None, q_start: Optional[torch.Tensor] = None,
@@ -573,17 +580,24 @@ class Attention(torch.nn.Module):
                 plan: "Optional[Plan]" = None, **named: Any) -> Outputs:  # fmt: skip
         packed = q_start, kv_start, max_q
         if spread is None and self.mesh is not None and not hasattr(q, "placements") and q_start is None:
-            spread, kv_spread = self._contiguous(q), self._contiguous(k)
+            spread, kv_spread = self._of_mesh(q), self._of_mesh(k)
         ranks = {"spread": spread, "kv_spread": kv_spread, "whole": whole, "method": method, "plan": plan}
         return _attend(self.spec, q, k, v, inputs, named, q_offset, packed, **ranks)
 
-    def _contiguous(self, x: torch.Tensor) -> "Spread":
-        """As many rows on each rank of the mesh as here."""
+    def _of_mesh(self, x: torch.Tensor) -> Any:
+        if not _compiling():
+            return self._contiguous(x.shape[2])
+        from . import _graph
+
+        return _graph.of_mesh(self._handle, int(x.shape[2]))
+
+    def _contiguous(self, rows: int) -> "Spread":
+        """As many rows on each rank of the mesh."""
         from ._spread import Spread, size_of
 
-        if x.shape[2] not in self._spreads:
-            self._spreads[x.shape[2]] = Spread(self.mesh, x.shape[2] * size_of(self.mesh))
-        return self._spreads[x.shape[2]]
+        if rows not in self._spreads:
+            self._spreads[rows] = Spread(self.mesh, rows * size_of(self.mesh))
+        return self._spreads[rows]
 
     def balance(self, S: int, block: int = 512, mesh: Any = None, **inputs: Any) -> "Spread":
         """A Spread of S positions whose ranks have equal work, by the tiles that the mask visits: blocks of positions change places. inputs:

@@ -7,6 +7,7 @@ and attnc.
 import os
 import sys
 import unittest
+import unittest.mock
 
 import torch
 from torch.distributed.device_mesh import init_device_mesh
@@ -16,6 +17,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "..", "..", "python")]
 
 import attn  # noqa: E402
+import test_spread  # noqa: E402
 from test_spread import Processes, alone, cases, close, library, raises, run  # noqa: E402
 
 
@@ -67,15 +69,52 @@ def work_of_dtensors(rank, ranks, group):
     raises(TypeError, "method and plan go with", lambda: module(*by_head, method="keys"))
 
 
+def compiled(backend):
+    """As `run` of test_spread does it, in one graph where the call is over ranks."""
+
+    def call(module, tensors, inputs, emits, weigh, **spread):
+        def attended(tensors, inputs):
+            found = module(*[x * 1 for x in tensors], **inputs, **spread)
+            return tuple(x + 0 for x in found) if isinstance(found, tuple) else (found + 0,)
+
+        torch._dynamo.reset()
+        found = (torch.compile(attended, backend=backend, fullgraph=True) if spread else attended)(tensors, inputs)
+        torch.autograd.backward(found, [weigh(x) for x in found])
+        return [x.detach() for x in found]
+
+    return call
+
+
 def work_of_compiled(rank, ranks, group):
-    """torch.compile says that a call with spread= is in no graph, where it may not go around it."""
-    sp, module = attn.Spread(group, 100), attn.Attention(library("causal"))
-    q, k, v = (sp.shard(torch.randn(1, 2, 100, 16, generator=torch.Generator().manual_seed(1)), 2) for _ in "qkv")
+    """torch.compile(fullgraph=True) takes a call with spread=, forward and backward, by every method; a new Spread makes no new graph each time."""
+    with unittest.mock.patch.object(test_spread, "run", compiled("aot_eager")):
+        for name, method in (("learned", "keys"), ("sink", "heads")):
+            test_spread.compare(group, name, 150, "zigzag", method=method)
+        test_spread.compare(group, "causal", 150, H=1, Hkv=1, method="heads")  # a rank without a head
+        test_spread.compare(group, "alibi", 150, sp=attn.Spread(group, 150, "zigzag", buffer=0), method="keys")  # in chunks
+    q, k, v = (torch.randn(1, 2, 100, 16, generator=torch.Generator().manual_seed(1)) for _ in "qkv")
+    graphs = []
 
-    def call(q, k, v):
-        return module(q * 2, k, v, spread=sp, method="keys") + 1
+    def counting(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
 
-    raises(Exception, "a call with spread= is in no graph", lambda: torch.compile(call, backend="eager", fullgraph=True)(q, k, v))
+    torch._dynamo.reset()
+    module = attn.Attention(library("causal"))
+    call = torch.compile(lambda *x, spread: module(*x, spread=spread), backend=counting, fullgraph=True)
+    for seed in range(5):
+        order = torch.randperm(5, generator=torch.Generator().manual_seed(seed))[:, None] * 20 + torch.arange(20)
+        sp = attn.Spread(group, 100, order.flatten())
+        close(sp.unshard(call(*[sp.shard(x, 2) for x in (q, k, v)], spread=sp), 2), module(q, k, v), "a new order")
+    assert len(graphs) <= 2, len(graphs)
+    even = [x[:, :, rank * 50 : rank * 50 + 50] for x in (q, k, v)]
+    of_mesh = attn.Attention(library("causal"), mesh=group)
+    close(torch.compile(lambda *x: of_mesh(*x), backend="eager", fullgraph=True)(*even), of_mesh(*even), "of a mesh")
+    rows, cache = attn.Spread(group, 100, "replicated"), attn.Spread(group, 100, "striped:16")
+    own = [cache.shard(x, 2) for x in (k, v)]
+    call = torch.compile(lambda q, k, v: module(q, k, v, spread=rows, kv_spread=cache), backend="eager", fullgraph=True)
+    close(call(q, *own), module(q, k, v), "queries")
+    raises(ValueError, "rank 1: q: has 1 rows", lambda: call(q[:, :, :1] if rank == 1 else q, *own))
 
 
 class Layer(torch.nn.Module):
@@ -139,7 +178,7 @@ class Mesh(unittest.TestCase):
         self.processes.do(self, work_of_dtensors, 4)
 
     def test_compiled(self):
-        self.processes.do(self, work_of_compiled, 1)
+        self.processes.do(self, work_of_compiled, 2)
 
     def test_beside_fsdp_and_ddp(self):
         self.processes.do(self, work_of_fsdp, 4)

@@ -704,8 +704,13 @@ for parts in 1 2 5; do
 done
 gives 2 check relu_attn.attn --parts=0
 gives 2 bench relu_attn.attn --parts=2
-gives 1 relu_attn.attn --phase=part --layout=ragged -o parts.o
-says err 'no parts in layout ragged'
+gives 0 relu_attn.attn --phase=part --layout=ragged -o parts.o
+gives 1 relu_attn.attn --phase=part,bwd --layout=ragged -o parts.o
+says err 'no backward of parts in layout ragged'
+gives 1 "$top/stdlib/document.attn" --phase=part --layout=paged -o parts.o
+says err "'doc' is read at another row than the pair's own"
+gives 2 check relu_attn.attn --parts=2 --layout=ragged
+says err 'goes with --layout=dense'
 gives 1 "$top/stdlib/mamba2.attn" --phase=part -o parts.o
 says err "recurrence 'mamba2' has no parts"
 gives 1 "$top/tests/regress/infinite_divisor.attn" --phase=part -o parts.o
