@@ -217,6 +217,24 @@ void tile_insert_before(TileOp *where, TileOp *op) {
     where->prev = op;
 }
 
+static TileTensor *called(const TileProgram *p, const char *name) {
+    for (int i = 0; i < p->tensors.n; i++)
+        if (!strcmp(p->tensors.data[i].name, name)) return &p->tensors.data[i];
+    return NULL;
+}
+
+int tile_tensor(TileProgram *p, TileTensor t) {
+    TileTensor *old = called(p, t.name);
+    TileTensor *yields = t.role == TENSOR_WORK ? &t : old && old->role == TENSOR_WORK ? old : NULL;
+    VEC_PUSH(p->arena, &p->tensors, t);
+    if (!old || !yields) return p->tensors.n - 1; // the verifier tells of two others
+    if (yields == &t) yields = &p->tensors.data[p->tensors.n - 1];
+    const char *name = yields->name;
+    while (called(p, name)) name = arena_printf(p->arena, "%s_", name);
+    yields->name = name;
+    return p->tensors.n - 1;
+}
+
 int tile_work(TileProgram *p, const char *name, const Ex *const *extent, int rank, int *input) {
     int index = 0;
     for (int i = 0; i < p->tensors.n; i++) index += p->tensors.data[i].role == TENSOR_WORK;
@@ -225,8 +243,7 @@ int tile_work(TileProgram *p, const char *name, const Ex *const *extent, int ran
     for (int d = 0; d < rank; d++) t.extent[d] = extent[d];
     *input = p->inputs.n;
     VEC_PUSH(p->arena, &p->inputs, p->tensors.n);
-    VEC_PUSH(p->arena, &p->tensors, t);
-    return p->tensors.n - 1;
+    return tile_tensor(p, t);
 }
 
 // ---- looking

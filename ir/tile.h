@@ -411,6 +411,8 @@ TileKernel *tile_kernel(TileProgram *p, const char *name, TilePurpose purpose);
 int tile_axis(TileKernel *k, const char *name, const Ex *size, bool whole);
 // An i32 workspace tensor that expressions may read; *input: what LOAD calls it.
 int tile_work(TileProgram *p, const char *name, const Ex *const *extent, int rank, int *input);
+// A workspace gives way to a name of the source: `x_` where there is an `x`, whichever comes first. Returns the tensor's number.
+int tile_tensor(TileProgram *p, TileTensor t);
 // Appends an op to a block (NULL: to none yet); results are made by tile_result.
 TileOp *tile_op(TileProgram *p, TileKernel *k, TileBlock *b, TileKind kind, Span span);
 // A value whose name is `name`, or that with a number where the kernel has it already. A loop's

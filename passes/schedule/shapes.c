@@ -115,8 +115,7 @@ static int add_work(TileProgram *p, TileTensor t, ShapeClass c) {
     t.name = arena_printf(p->arena, "%s_%s", t.name, shapes[c].name);
     t.index = 0;
     for (int i = 0; i < p->tensors.n; i++) t.index += p->tensors.data[i].role == TENSOR_WORK;
-    VEC_PUSH(p->arena, &p->tensors, t);
-    return p->tensors.n - 1;
+    return tile_tensor(p, t);
 }
 
 static int find_input(TileProgram *p, int tensor) {

@@ -156,10 +156,7 @@ const Ex *build_resolve(Build *b, TileOp *map, const Ex *e) {
 
 // ---- tensors
 
-int build_tensor(Build *b, TileTensor t) {
-    VEC_PUSH(b->arena, &b->p->tensors, t);
-    return b->p->tensors.n - 1;
-}
+int build_tensor(Build *b, TileTensor t) { return tile_tensor(b->p, t); }
 
 int build_input(Build *b, int tensor) {
     for (int i = 0; i < b->p->inputs.n; i++)

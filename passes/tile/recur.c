@@ -547,8 +547,7 @@ int recur_tensor(Recur *r, const char *name, TensorRole role, Dtype t, int heads
     } else if (r->p->batch) {
         x.extent[0] = recur_size(r, r->at.slots);
     }
-    VEC_PUSH(r->arena, &r->p->tensors, x);
-    return r->p->tensors.n - 1;
+    return tile_tensor(r->p, x);
 }
 
 // q, k, v, the inputs and state0.
@@ -568,7 +567,7 @@ void recur_add_operands(Recur *r, Dtype t) {
         for (int d = 0; d < from->rank; d++) x.extent[d] = from->extent[d];
         if (r->p->batch) places_input(&r->at, from, &x);
         VEC_PUSH(r->arena, &r->p->inputs, r->p->tensors.n);
-        VEC_PUSH(r->arena, &r->p->tensors, x);
+        tile_tensor(r->p, x);
     }
     if (r->p->batch) places_index_tensors(&r->at);
     r->state0 = recur_tensor(r, "state0", TENSOR_STATE0, DT_F32, RSIZE_H, D, rec->Dv);

@@ -482,8 +482,7 @@ static int work_of_chunks(Back *b, const char *name, int index) {
                     .extent = {recur_size(r, RSIZE_B), recur_size(r, RSIZE_H),
                                recur_size(r, b->chunks), ex_i32(r->x, r->rec->D),
                                ex_i32(r->x, r->rec->Dv)}};
-    VEC_PUSH(r->arena, &r->p->tensors, t);
-    return r->p->tensors.n - 1;
+    return tile_tensor(r->p, t);
 }
 
 static void add_input_grads(Back *b) {
@@ -499,8 +498,7 @@ static void add_input_grads(Back *b) {
                         .rank = in->rank};
         for (int d = 0; d < in->rank; d++) t.extent[d] = in->extent[d];
         if (!in->rank) t.extent[t.rank++] = ex_i32(r->x, 1);
-        b->grad[i] = in->grad ? r->p->tensors.n : -1;
-        if (in->grad) VEC_PUSH(r->arena, &r->p->tensors, t);
+        b->grad[i] = in->grad ? tile_tensor(r->p, t) : -1;
     }
 }
 

@@ -34,8 +34,7 @@ static int tensor_of_states(Segments *s, const char *name, Dtype t, bool operand
     x.extent[x.rank++] = recur_size(r, operand ? s->states : s->number);
     x.extent[x.rank++] = ex_i32(r->x, rows);
     x.extent[x.rank++] = ex_i32(r->x, columns);
-    VEC_PUSH(r->arena, &r->p->tensors, x);
-    return r->p->tensors.n - 1;
+    return tile_tensor(r->p, x);
 }
 
 Segments recur_segments(Recur *r, int works) {

@@ -177,7 +177,7 @@ static int add_index(Places *at, TensorRole role, const Ex *first, const Ex *sec
     push_extent(&t, first);
     if (second) push_extent(&t, second);
     VEC_PUSH(at->p->arena, &at->p->inputs, at->p->tensors.n);
-    VEC_PUSH(at->p->arena, &at->p->tensors, t);
+    tile_tensor(at->p, t);
     return at->p->inputs.n - 1;
 }
 

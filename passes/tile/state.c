@@ -39,14 +39,7 @@ bool build_keeps_shift(const Build *b, int shift) {
 
 // ---- workspaces of a launch
 
-static bool is_tensor(const TileProgram *p, const char *name) {
-    for (int i = 0; i < p->tensors.n; i++)
-        if (!strcmp(p->tensors.data[i].name, name)) return true;
-    return false;
-}
-
 static int work_tensor(Build *b, const char *name, int index, bool columns) {
-    while (is_tensor(b->p, name)) name = arena_printf(b->arena, "%s_", name);
     TileTensor t = {.name = name, .role = TENSOR_WORK, .index = index, .dtype = DT_F32};
     if (b->p->batch) {
         t.extent[t.rank++] = build_parts(b);

@@ -5,6 +5,7 @@ import errno
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -41,12 +42,23 @@ def main():
     os.execv(command, [command, *sys.argv[1:]])
 
 
+def _failed(command, status, said):
+    """What a command says of its failure; of one that a signal ended, this and the end of what it said."""
+    if status > 0:
+        return said or f"{command} failed with status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = "unknown"
+    return f"{command} was ended by signal {-status} ({name})" + (":\n" + "\n".join(said.splitlines()[-20:]) if said else ", and said nothing")
+
+
 def _run(argv, text=None):
     """What a command writes to stdout and to stderr; `text` is its stdin."""
     done = subprocess.run(argv, input=(text or "").encode(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
     out, said = (x.decode(errors="replace").strip() for x in (done.stdout, done.stderr))
     if done.returncode:
-        raise CompileError(said or out or f"{argv[0]} failed")
+        raise CompileError(_failed(argv[0], done.returncode, said or out))
     return out, said
 
 

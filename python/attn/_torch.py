@@ -404,6 +404,30 @@ def _cast(x: Any, device: str) -> Any:
     return x if wanted is None else x.to(wanted)
 
 
+_IMPORT = re.compile(r"\bimport\s+([\w.]+)")  # in a comment, too: a file too many does no harm
+
+
+def _imported(text: str, folders: Sequence[str]) -> str:
+    """A digest of the files that the text imports, and that these import: who changes one gets another specification. The library is the compiler's."""
+    digest, seen, open_texts = hashlib.sha256(), set(), [(text, "")]
+    while open_texts:
+        text, own = open_texts.pop()
+        for name in _IMPORT.findall(text):
+            for folder in () if name.startswith("std.") else (own, *folders):
+                path = os.path.join(folder, *name.split(".")) + ".attn"
+                try:
+                    with open(path, "rb") as f:
+                        content = f.read()
+                except OSError:
+                    continue
+                if path not in seen:
+                    seen.add(path)
+                    digest.update(b"%d %s " % (len(content), name.encode()) + content)
+                    open_texts.append((content.decode(errors="replace"), os.path.dirname(path)))
+                break
+    return digest.hexdigest()[:16] if seen else ""
+
+
 @_constant
 def _specify(source: "Union[str, os.PathLike[str]]", entry: Optional[str], defines: Optional[Dict[str, Any]], include: Sequence[str],
              emit: Union[str, Sequence[str]], opt: int, kind: str = "attention") -> str:  # fmt: skip
@@ -417,7 +441,8 @@ def _specify(source: "Union[str, os.PathLike[str]]", entry: Optional[str], defin
             text, name = f.read() + "\n", path
         folders.insert(0, os.path.dirname(os.path.abspath(path)))
     emit = [emit] if isinstance(emit, str) else list(emit)
-    given = {"text": text, "name": name, "kind": kind, "entry": entry, "defines": defines or {}, "include": folders, "emit": emit, "opt": opt}
+    given = {"text": text, "name": name, "kind": kind, "entry": entry, "defines": defines or {}, "include": folders, "emit": emit, "opt": opt,
+             "imported": _imported(text, folders)}  # fmt: skip
     return json.dumps(given, sort_keys=True)
 
 

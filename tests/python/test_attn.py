@@ -525,6 +525,25 @@ class Python(unittest.TestCase):
 
 
 @unittest.skipUnless(os.environ.get("ATTNC"), "without the command")
+class Command(unittest.TestCase):
+    def test_failures(self):
+        """What the command says; else its status; the signal that ended it, with the end of what it said."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "attnc")
+            for script, said in [
+                ("exit 3", "attnc failed with status 3$"),
+                ("echo because >&2; exit 1", "^because$"),
+                ("kill -SEGV $$", r"attnc was ended by signal 11 \(SIGSEGV\), and said nothing$"),
+                ("for i in $(seq 30); do echo line $i. >&2; done; kill -KILL $$", r"(?s)signal 9 \(SIGKILL\):\nline 11\..*line 30\.$"),
+            ]:
+                with open(path, "w") as f:
+                    f.write("#!/bin/sh\n" + script + "\n")
+                os.chmod(path, 0o755)
+                with unittest.mock.patch.dict(os.environ, {"ATTNC": path}), self.assertRaisesRegex(attn.CompileError, said):
+                    attn.compile("attention a {}")
+
+
+@unittest.skipUnless(os.environ.get("ATTNC"), "without the command")
 class Parts(unittest.TestCase):
     """Ranges of keys leave states, which go on and are combined."""
 

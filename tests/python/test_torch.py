@@ -533,6 +533,22 @@ class Cache(Case):
             os.environ["ATTN_CACHE"] = self.folder.name
             _torch._kernel.cache_clear()
 
+    def test_imports(self):
+        """An edit of an imported module is seen within a process, also of one that an imported one imports."""
+        x = torch.ones(1, 1, 2, 4)
+        with tempfile.TemporaryDirectory() as folder:
+            os.mkdir(os.path.join(folder, "deep"))
+            files = {"main": "import deep.mod;\nattention m { dim D = 4; score(q, k) = dot(q, k); modify(s) = f(s); normalize(s) = s; }"}
+            files["deep/mod"] = "import low; // import mod\nfn f(s) = s * by();"
+            main = os.path.join(folder, "main.attn")
+            for by, plus in (1.0, 0.0), (2.0, 0.0), (2.0, 1.0):
+                files.update({"deep/low": f"fn by() = {by};", "deep/mod": f"import low; // import mod\nfn f(s) = s * by() + {plus};"})
+                for name, text in files.items():
+                    with open(os.path.join(folder, name + ".attn"), "w") as f:
+                        f.write(text)
+                for o in attn.Attention(main)(x, x, x), attn.attention(main, x, x, x), attn.attention(files["main"], x, x, x, include=[folder]):
+                    self.assertEqual(o[0, 0, 0, 0].item(), 8 * by + 2 * plus)
+
     def test_processes(self):
         with tempfile.TemporaryDirectory() as folder:
             argv, given = [sys.executable, "-c", ONE_OF_MANY, os.path.join(ROOT, "python"), CAUSAL], {**os.environ, "ATTN_CACHE": folder}

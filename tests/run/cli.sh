@@ -244,6 +244,17 @@ holds '[ ! -s err ]'
 gives 0 check relu_attn.attn --shape=H=2,Sq=50
 # A gradient of 0 that comes adds nothing, also where the formula is NaN.
 gives 0 check "$top/tests/regress/root_of_least.attn" --phase=fwd,bwd --shape=H=2,Sq=40,Sk=3 --in=droot=0.0..0.0
+# A workspace gives way to a name of the source, and what a caller passes is refused as one.
+for name in x out solved states adjoints sum_q starts parts; do
+    echo "recurrence r { dim D = 8; input $name: f32[B, H, S] grad; key(k, b, h, t) = k * $name[b, h, t]; erase(k) = k; write(k) = -k * 0.1; output(o) = tanh(o); decay(b, h, t) = 0.9; }" >names.attn
+    gives 0 check names.attn --phase=fwd,bwd --shape=H=2,S=20
+done
+for name in x row0 wild l_ saved0; do
+    echo "import std.normalization; attention a { dim D = 8; input $name: f32[H, Sk] grad; score(q, k) = dot(q, k); modify(s, b, h, i, j) = s * $name[h, j]; normalize(s) = softmax(s); }" >names.attn
+    [ $name = saved0 ] || gives 0 check names.attn --phase=fwd,bwd --shape=H=2,Sq=20
+done
+gives 1 names.attn --phase=fwd,bwd -o names.o
+says err "input 'saved0' has the name of a tensor of the backward"
 gives 0 relu_attn.attn --dtype=f32 --emit=schedule --no-cache
 holds '! grep -q "knobs rows=32,keys=24" out'
 gives 0 relu_attn.attn --dtype=f32 --emit=schedule --schedule=keys=36
