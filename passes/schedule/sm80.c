@@ -215,12 +215,22 @@ static int registers_of(const TileProgram *p, const TileKernel *k, Knobs s) {
     return pass_registers(&b) + OTHER_REGISTERS + (sm80_multiplies_bytes(k) ? CONVERTED : 0);
 }
 
+static int registers_for(const TileProgram *p, Knobs s) {
+    int most = target_get(p->target)->registers, has = REGISTERS / (32 * s.warps * s.blocks);
+    return has < most ? has : most;
+}
+
+static Knobs with_registers(const TileProgram *p, const TileKernel *k, Knobs s) {
+    enum { LEAST = 16 };
+    while (s.keys > LEAST && registers_of(p, k, s) > registers_for(p, s)) s.keys /= 2;
+    return s;
+}
+
 // What no single knob tells.
 static bool legal(const TileProgram *p, const TileKernel *k, Knobs s, const Target *t,
                   Diags *diags) {
     Block b = sm80_block(p, k, s);
-    int shared = pass_shared(&b), registers = REGISTERS / (32 * s.warps * s.blocks);
-    if (registers > t->registers) registers = t->registers;
+    int shared = pass_shared(&b), registers = registers_for(p, s);
     const char *what = NULL;
     if (shared > t->shared_bytes)
         what = arena_printf(p->arena, "%d bytes of shared memory; there are %d", shared,
@@ -283,16 +293,15 @@ bool sm80_changes_query(const TileKernel *k) {
 
 // Several products of a pair in registers, as row inputs and slices have, or operands that are converted: fewer keys at a time. Rows of q, too: fewer rows.
 static void fit_registers(const TileProgram *p, Knobs *s) {
-    enum { LEAST = 16 };
     for (int i = 0; i < p->kernels.n; i++) {
         const TileKernel *k = p->kernels.data[i];
         if (k->purpose != PURPOSE_ATTENTION || sm80_is_few(k) ||
             (!sm80_reads_rows(p, k) && !sm80_changes_query(k) && !sm80_multiplies_bytes(k)))
             continue;
-        int most = REGISTERS / (32 * s->warps * s->blocks);
-        while (sm80_changes_query(k) && s->rows > 16 * s->warps && registers_of(p, k, *s) > most)
+        while (sm80_changes_query(k) && s->rows > 16 * s->warps &&
+               registers_of(p, k, *s) > registers_for(p, *s))
             s->rows /= 2;
-        while (s->keys > LEAST && registers_of(p, k, *s) > most) s->keys /= 2;
+        *s = with_registers(p, k, *s);
     }
 }
 
@@ -382,7 +391,9 @@ bool pass_tile_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
         bool is_few = sm80_is_few(k), gradients = k->purpose == PURPOSE_GRADIENTS;
         bool free = !o->schedule.said;
         Knobs s = is_few ? few : gradients && free ? for_gradients(p, k, main) : main;
-        if (k->purpose == PURPOSE_DELTA && free) s = with_room(p, k, s);
+        if (k->purpose == PURPOSE_DELTA &&
+            free) // sums over pairs, whose two scores are in registers
+            s = with_registers(p, k, with_room(p, k, s));
         if (k->purpose == PURPOSE_CHUNK_GRADIENTS) s = for_chunk_gradients(p, s);
         if (k->purpose == PURPOSE_STEPS) s = for_steps(p, k, s);
         if (k->purpose == PURPOSE_STARTS) s = for_starts(s);
