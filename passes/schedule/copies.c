@@ -207,14 +207,26 @@ static void land_before(Copies *c, TileOp *at, State *s) {
     if (any(n)) put_barrier(c, at, s, n.pending);
 }
 
+// From op on, in the order of the text; within loops, too.
+static const TileOp *first_use(const TileOp *op, const TileValue *v) {
+    while (op && !pass_uses(op, v)) op = op->next;
+    return op && op->body.first ? first_use(op->body.first, v) : op;
+}
+
+// Whether op begins with another tile than what was copied before: outside of the loop behind, or in it for the step that reads it.
+static bool begins_anew(const TileOp *op, const TileBlock *outer, const TileValue *v) {
+    if (op->kind != TILE_COPY || op->block == outer) return op->kind == TILE_COPY;
+    const TileOp *view = first_use(op->next, v);
+    return view && view->kind == TILE_VIEW && view->stage == op->stage;
+}
+
 // What was copied ahead of a step that does not come is nobody's: nothing sees it before the next copy, which
 // begins with any stage.
 static void forget(const Copies *c, const TileOp *loop, State *s) {
     for (const TileOp *op = c->k->body.first; is_buffer(op); op = op->next) {
         const TileValue *v = op->results.data[0];
-        const TileOp *next = loop->next;
-        while (next && !pass_uses(next, v)) next = next->next;
-        if (!is_copied(loop, v) || (next && next->kind != TILE_COPY)) continue;
+        const TileOp *next = first_use(loop->next, v);
+        if (!is_copied(loop, v) || (next && !begins_anew(next, loop->block, v))) continue;
         Tile *tile = &s->tile[c->first[v->id]];
         for (int t = 0; t < v->stages; t++) {
             tile[t].there |= t < s->copied[v->id] - s->seen[v->id];

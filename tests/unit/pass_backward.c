@@ -271,6 +271,16 @@ TEST_EACH(scheduled_chosen, 0, 4) {
     }
 }
 
+// A sweep that reads keys ahead is followed by one that does not: what came ahead of its last step is nobody's.
+TEST(further_sweeps_wait_for_their_own_tiles) {
+    static const TargetId targets[] = {TARGET_SM80, TARGET_SM90A, TARGET_GFX942};
+    const char *text =
+        HEAD "normalize(s) { let w = exp(max(s - rowmax(s), -2.0)); return w / rowsum(w); } "
+             "output(o, b, h, i, d) = tanh(o); }";
+    for (size_t i = 0; i < sizeof targets / sizeof *targets; i++)
+        check_scheduled("further", text, targets[i], DT_F32);
+}
+
 // Squared norms grow with a row's columns, whatever the scale is by: weights hang on their last bits. A softmax's do not.
 TEST(long_norms_are_alike) {
     static const int columns[] = {64, 128, 160, 256, 512};
