@@ -102,13 +102,16 @@ int layout_number(const Layout *l, LayoutPlace place, const int *index) {
 
 bool layout_complete(const Layout *l, int axis, int extent) {
     int step = 1;
+    bool odd = false;
     for (const LayoutDigit *next = l->digit; next;) {
         next = NULL;
         for (int i = 0; i < l->n && !next; i++)
             if (l->digit[i].axis == axis && l->digit[i].step == step) next = &l->digit[i];
         if (!next) break;
         step *= next->count;
-        if (next->count & (next->count - 1) && step != extent) return false;
+        if (odd && next->place != LAYOUT_WARP) return false;
+        odd |= next->count & (next->count - 1);
+        if (odd && step != extent && next->place == LAYOUT_LANE) return false;
     }
     return step == extent && layout_covers(l, axis) == extent;
 }

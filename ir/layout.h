@@ -60,7 +60,7 @@ int layout_part(const Layout *l, LayoutPlace place, int axis, int number);
 // The number at a place (of the first copy) that has an element; index by axis.
 int layout_number(const Layout *l, LayoutPlace place, const int *index);
 // Whether the digits of an axis are all of its elements': steps 1, c1, c1 c2, .. up to its extent, of
-// which only the last count may be no power of two.
+// which only the last count may be no power of two, or that of registers before warps.
 bool layout_complete(const Layout *l, int axis, int extent);
 // Whether at every place the digits of `first` are the fast ones, and no lane has others.
 bool layout_begins(const Layout *l, const Layout *first);

@@ -217,6 +217,7 @@ struct Nv90Product { // one group of wgmmas over the contracted axis, 16 at a st
     bool accumulate;                   // acc holds what to add to
     int most; // columns of an instruction; those of the next ones lie `beyond`, in a descriptor's units
     int beyond;
+    Val middle; // i64: the right operand from its second instruction on, in every second one; NULL: as the first
     Val *acc;    // columns / 2, in and out
     bool halves; // a group for each half of the steps
     Val few; // i1, the same in the warpgroup: only so many columns and steps count; NULL: all do

@@ -101,18 +101,28 @@ static Val left_descriptor(Cg *cg, const Operands *o, const TileShared *t, int s
     return stage && steps >= WORTH_A_CHANGE ? changing(cg, taken, stage) : taken;
 }
 
-static Val right_descriptor(Cg *cg, const Operands *o, const TileShared *t, const CgFragment *sum) {
+// Where a warpgroup has half panels the odd ones among its columns lie in the first one's panel, or in the next: the second warpgroup begins in
+// the middle of a panel.
+static Val right_descriptor(Cg *cg, const Operands *o, const TileShared *t, const CgFragment *sum,
+                            Nv90Product *p) {
     bool transposed = t->row_axis == o->axis;
     Val all = nv90_operand(cg, o->right, transposed ? t->rows * HOME_PITCH : 16);
     if (has_rows(sum)) return all;
     int columns = layout_share(&sum->is, LAYOUT_REG, sum->columns) * // of a warpgroup
                   layout_share(&sum->is, LAYOUT_LANE, sum->columns);
-    assert(columns % (transposed ? HOME_PANEL : 8) == 0 &&
-           "a warpgroup's are whole panels, or rows");
+    assert(columns % (transposed ? HOME_PANEL / 2 : 8) == 0 &&
+           "a warpgroup's are whole halves of panels, or rows");
     Val group = cg_zext(cg, nv90_state(cg)->group, cg->i64);
     int rows = transposed ? columns / HOME_PANEL * t->rows : columns;
-    Val bytes = cg_i64(cg, rows * HOME_PITCH / 16);
-    return cg_add(cg, all, cg_mul(cg, group, bytes));
+    int half = HOME_PITCH / 2 / 16, panel = t->rows * HOME_PITCH / 16;
+    Val first = cg_mul(cg, group, cg_i64(cg, rows * HOME_PITCH / 16));
+    if (transposed && columns % HOME_PANEL) {
+        first = cg_add(cg, first, cg_mul(cg, group, cg_i64(cg, half)));
+        Val middle = cg_add(cg, cg_i64(cg, half), cg_mul(cg, group, cg_i64(cg, panel - 2 * half)));
+        p->middle = cg_add(cg, cg_add(cg, all, first), middle);
+        p->most = HOME_PANEL / 2;
+    }
+    return cg_add(cg, all, first);
 }
 
 static void begin_sum(Cg *cg, const TileOp *op) {
@@ -208,7 +218,8 @@ void nv90_mma(Cg *cg, const TileOp *op) {
     p.transposed = right.row_axis == o.axis;
     p.right_step = steps(cg, &right, p.transposed, p.steps);
     const CgFragment *sum = cg_fragment(cg, op->results.data[0]);
-    p.right = right_descriptor(cg, &o, &right, sum);
+    p.most = most_columns(cg);
+    p.right = right_descriptor(cg, &o, &right, sum, &p);
     if (o.left->home == HOME_SHARED) {
         TileShared left = tile_shared(cg->p, cg->k, o.left);
         p.left = left_descriptor(cg, &o, &left, p.steps, sum);
@@ -218,7 +229,7 @@ void nv90_mma(Cg *cg, const TileOp *op) {
         p.registers = left_registers(cg, &o, p.steps);
     }
     p.halves = lands_by_halves(op);
-    p.most = most_columns(cg), p.beyond = beyond(&right, p.transposed, p.most);
+    p.beyond = beyond(&right, p.transposed, p.middle ? HOME_PANEL : p.most);
     if (op->first) {
         bool terms = op->axis == o.axis;
         p.few = nv90_few(cg, op);

@@ -254,8 +254,9 @@ void nv90_wgmma_wait(Cg *cg, int pending, Val *tied, int n) {
 static void instruction(Text *t, const Nv90Product *p, int k, int from, int to, int left,
                         int right) {
     const char *type = p->dtype == DT_BF16 ? "bf16" : "f16";
-    int by = p->right_step[k] + (from ? from / p->most * p->beyond : 0);
-    text_printf(t, "\tadd.s64 db, $%d, %d;\n", right, by);
+    int part = from ? from / p->most : 0, parts = p->middle ? part / 2 : part;
+    int by = p->right_step[k] + parts * p->beyond;
+    text_printf(t, "\tadd.s64 db, $%d, %d;\n", right + (p->middle && part % 2), by);
     if (p->left) text_printf(t, "\tadd.s64 da, $%d, %d;\n", left, p->left_step[k]);
     text_printf(t, "\twgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {", to - from, type, type);
     for (int i = from / 2; i < to / 2; i++) text_printf(t, i > from / 2 ? ",$%d" : "$%d", i);
@@ -312,7 +313,7 @@ static void argument(Arguments *a, Val v, const char *constraint) {
 }
 
 static int arguments_of(const Nv90Product *p) {
-    int n = 5 + (p->left ? 1 : 4 * p->steps);
+    int n = 6 + (p->left ? 1 : 4 * p->steps);
     return n + (p->before ? arguments_of(p->before) : 0);
 }
 
@@ -324,6 +325,7 @@ static void chain(Cg *cg, Text *t, Arguments *a, const Nv90Product *p, int from,
     for (int i = 0; !p->left && i < 4 * p->steps; i++) argument(a, p->registers[i], "r");
     if (p->left) argument(a, p->left, "l");
     argument(a, p->right, "l");
+    if (p->middle) argument(a, p->middle, "l");
     if (p->full) {
         text_printf(t,
                     "\t{\n\t.reg .pred p;\nWAIT:\n\t" TRY_WAIT " p, [$%d], $%d;\n\t@p bra DONE;\n\t"

@@ -13,7 +13,11 @@
 // so that maps run under dp, ds is written under dv, and dq leaves under dk.
 //
 // The sums of k and v for 64 keys are (D + Dv) / 2 words of a thread of one warpgroup. Where that is more than there are registers for,
-// three roles that have the same 64 keys make a chain (sm90_chain.c).
+// three roles that have the same 64 keys make a chain (sm90_chain.c). Or, if warpgroups=2 asks for it and it is not much more,
+//
+//     loads   s   weights   dp   dv   maps   dk   share ds   (all has landed)   dq   add dq
+//
+// where weights are narrow before their gradients are made of them, and dq, of which a warpgroup has half panels, is alone in flight.
 //
 // Measured (bf16, d 128): 64 queries a step, two warpgroups of 64 keys; with 128 queries a step at 64 columns.
 #include "passes/mask/interval.h"
@@ -30,6 +34,7 @@ enum {
     MAX_MAPS = 8,      // tensor maps of a kernel, each of a tensor that is loaded
     SUM_COLUMNS =
         256,      // of both, whose sums a warpgroup has registers for, beside scores or a step's dq
+    BESIDE = 32,  // registers of a thread beside its sums and dq, where they are tight
     SLACK = 1024, // barriers, the tile's number, alignment
     WIDE_STEP = 64, // columns up to which a step has as many queries as warpgroups have rows
     REGISTERS = 240,
@@ -113,10 +118,10 @@ bool sm90_is_nest(const TileProgram *p, const TileKernel *k) {
 // Keys of a block.
 static int keys_of(Knobs s) { return GROUP_KEYS * (sm90_is_chain(s) ? 1 : s.warpgroups); }
 
-// Columns of the warpgroups are whole panels where each has some of dq's; so are parts of dq in a chain.
+// Columns of the warpgroups are whole panels where each has some of dq's, or, where sums are tight, halves of them; so are parts of dq in a chain.
 static int unit_of(const TileProgram *p, Knobs s) {
     if (sm90_is_chain(s)) return p->D > 2 * PANEL ? PANEL : 16;
-    return s.rows < keys_of(s) ? PANEL * s.warpgroups : 16;
+    return s.rows < keys_of(s) ? (is_wide(p) ? PANEL / 2 : PANEL) * s.warpgroups : 16;
 }
 
 static int vectors_of(const TileKernel *k) {
@@ -145,7 +150,7 @@ static Knobs fit(const TileProgram *p, const TileKernel *k, bool chain) {
     Knobs s = {.said = knobs_of(FORM_SM90_NEST), .warpgroups = chain ? CHAIN : 2, .stages = 2};
     s.registers = chain ? CHAIN_REGISTERS : REGISTERS, s.producer_registers = PRODUCER_REGISTERS;
     s.rows = wide <= WIDE_STEP && !chain ? s.warpgroups * GROUP_KEYS : GROUP_KEYS;
-    if (!has_room(p, k, s, chain ? 1 : 2)) s.stages = 1;
+    if (!has_room(p, k, s, chain || is_wide(p) ? 1 : 2)) s.stages = 1;
     return s;
 }
 
@@ -172,8 +177,14 @@ static void pack(TileProgram *p, TileKernel *k) {
     g->shared = NULL;
 }
 
+// Whether two warpgroups have registers for sums of so many columns after all, if weights are narrow before their gradients are made.
+static bool is_tight_enough(const TileProgram *p, Knobs s) {
+    int d = pass_padded(p->D, unit_of(p, s)), dv = pass_padded(p->Dv, unit_of(p, s));
+    return s.warpgroups == 2 && (d + dv) / 2 + d / 4 + BESIDE <= s.registers;
+}
+
 static bool legal(const TileProgram *p, const TileKernel *k, Knobs s, Diags *diags) {
-    if (!sm90_is_chain(s) && !is_wide(p)) return true;
+    if (!sm90_is_chain(s) && (!is_wide(p) || is_tight_enough(p, s))) return true;
     if (sm90_is_chain(s) && s.rows == GROUP_KEYS && sm90_can_chain(p, k)) return true;
     diag_error(
         diags, (Span){0},
@@ -245,15 +256,24 @@ static bool goes_first(Sm90 *s, const TileOp *map, int result) {
     return mine && others && !(mine & others) && !c.dear;
 }
 
+// Where sums leave registers for no more than scores and their gradients: weights are narrow before the latter are made.
+static bool is_tight(const Sm90 *s) { return is_wide(s->p); }
+
 static void make_first(Sm90 *s, TileOp *map, int result) {
     TileOp *op = pass_map(s->p, s->k, NULL, pass_axes_of(map->results.data[result]), map->span);
     tile_insert_before(map, op);
     const Ex *body = map->outs.data[result].body;
-    TileValue *v = pass_out(s->p, s->k, op, map->results.data[result]->name, DT_F32,
-                            pass_transplant(s->p, op, map, body), EX_CONST, 0);
+    TileValue *whole = map->results.data[result];
+    Dtype t = is_tight(s) ? whole->dtype : DT_F32;
+    TileValue *v =
+        pass_out(s->p, s->k, op, whole->name, t, pass_transplant(s->p, op, map, body), EX_CONST, 0);
     const Ex *made = pass_operand(s->p, map, v);
     for (int i = 0; i < map->outs.n; i++)
         map->outs.data[i].body = ex_replace(s->x, map->outs.data[i].body, body, made);
+    if (is_tight(s)) {
+        tile_replace(&s->k->body, whole, v);
+        pass_drop_result(map, result);
+    }
     pass_compact(s->p, map);
 }
 
@@ -269,6 +289,9 @@ static void split(Sm90 *s, TileOp *map) {
 
 enum {
     SCORES,
+    WEIGHTS,
+    OTHER_SCORES,
+    THEIR_SUM,
     MAPS,
     EARLY_SHARE,
     FIRST_SUM,
@@ -292,7 +315,7 @@ static TileValue *share(Sm90 *s, TileOp *product, int operand) {
     const Ex *same = pass_operand(s->p, op, from);
     TileValue *v = pass_out(s->p, s->k, op, from->name, from->dtype, same, EX_CONST, 0);
     v->home = HOME_SHARED;
-    v->stages = 2;
+    v->stages = has_room(s->p, s->k, s->shape, 2) ? 2 : 1;
     product->args.data[operand] = v;
     return from;
 }
@@ -300,6 +323,32 @@ static TileValue *share(Sm90 *s, TileOp *product, int operand) {
 static void place(TileOp *op, const char *role, int order) {
     op->role = role;
     op->place = (TilePlace){0, order};
+}
+
+static bool is_roomy(const Sm90 *s, const TileBlock *b) {
+    return b->owner->tiles == CLASS_FULL && !is_tight(s);
+}
+
+static bool reads(const TileOp *op, const TileOp *maker) {
+    for (int i = 0; i < op->args.n; i++)
+        if (op->args.data[i]->def == maker) return true;
+    return false;
+}
+
+// The product of weights that stand alone runs under what is made of the other scores.
+static void place_tight(TileBlock *b) {
+    TileOp *first = b->first;
+    while (first && first->kind != TILE_MAP) first = first->next;
+    bool alone = false;
+    for (TileOp *op = first ? first->next : NULL; op; op = op->next)
+        alone |= op->kind == TILE_MAP && reads(op, first);
+    if (!alone) return;
+    first->place.order = WEIGHTS;
+    for (TileOp *op = b->first; op; op = op->next) {
+        if (op->kind != TILE_MMA) continue;
+        if (op->place.order == SCORES && !reads(first, op)) op->place.order = OTHER_SCORES;
+        if (op->place.order == FIRST_SUM && reads(op, first)) op->place.order = THEIR_SUM;
+    }
 }
 
 static void place_step(Sm90 *s, TileBlock *b) {
@@ -310,9 +359,9 @@ static void place_step(Sm90 *s, TileBlock *b) {
         return;
     }
     for (TileOp *op = b->first; op; op = op->next)
-        if (op->kind == TILE_MAP && b->owner->tiles == CLASS_FULL) split(s, op);
+        if (op->kind == TILE_MAP && (is_roomy(s, b) || is_tight(s))) split(s, op);
     // Under the first sum's product warpgroups wait for each other for nothing; partial tiles have no registers for that.
-    int share_at = b->owner->tiles == CLASS_FULL ? EARLY_SHARE : SHARE;
+    int share_at = is_roomy(s, b) ? EARLY_SHARE : SHARE;
     for (TileOp *op = b->first; op; op = op->next) {
         bool across = op->kind == TILE_MMA && !tile_has_axis(op->results.data[0], keys);
         for (int i = 0; across && i < 2; i++)
@@ -324,12 +373,13 @@ static void place_step(Sm90 *s, TileBlock *b) {
         bool sums = op->kind == TILE_MMA && op->args.n > 2;
         bool late = sums && (op->args.data[0] == shared || op->args.data[1] == shared);
         int order = op->kind == TILE_STORE ? ADD
-                    : late                 ? SUMS
+                    : late && !is_tight(s) ? SUMS
                     : sums                 ? FIRST_SUM
                     : op->kind == TILE_MAP ? MAPS
                                            : SCORES;
         place(op, "consumer", order);
     }
+    if (is_tight(s)) place_tight(b);
 }
 
 static const char *around(const TileOp *op) {

@@ -16,6 +16,7 @@
 //
 // Holds afterwards: nothing is in flight where a loop's step begins or ends.
 #include "passes/schedule/expand.h"
+#include "passes/schedule/schedule.h"
 #include "passes/schedule/strips.h"
 #include "passes/simplify/simplify.h"
 
@@ -315,11 +316,27 @@ static void read_by_all(Waits *w, TileOp *at) {
     }
 }
 
+static int words(const Waits *w, const TileValue *v) {
+    return v->home != HOME_SHARED ? pass_words(w->p, w->k, v->axis, v->rank, v->dtype) : 0;
+}
+
+// Whether a product of gradients has no registers for its result beside what the loop carries and what those in flight read.
+static bool is_crowded(const Waits *w, const TileOp *op, const Flight *f) {
+    enum { OTHER = 24 };
+    const TileOp *loop = op->block->owner;
+    if (op->kind != TILE_MMA || w->k->purpose != PURPOSE_GRADIENTS || op->args.n > 2) return false;
+    int n = words(w, op->results.data[0]);
+    for (int i = 0; i < loop->carried.n; i++) n += words(w, loop->carried.data[i]);
+    for (int i = 0; i < f->n; i++)
+        for (int a = 0; a < 2; a++) n += words(w, f->product[i]->args.data[a]);
+    return n + OTHER > w->role->registers;
+}
+
 static void wait_in(Waits *w, TileBlock *b) {
     Flight f = {.n = 0};
     for (TileOp *op = b->first, *next; op; op = next) {
         next = op->next;
-        wait_for(w, op, &f, needs(op, &f));
+        wait_for(w, op, &f, is_crowded(w, op, &f) ? f.n : needs(op, &f));
         if (op->kind == TILE_MMA) {
             op->async = f.issued = true;
             f.product[f.n++] = op;

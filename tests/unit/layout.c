@@ -89,7 +89,9 @@ TEST(an_axis_is_complete) {
            odd = read("reg(N%3) lane(N/3%2)");
     ck_assert(!layout_complete(&twice, 1, 2) && !layout_complete(&twice, 1, 4));
     ck_assert(!layout_complete(&hole, 1, 8) && !layout_complete(&hole, 1, 4));
-    ck_assert(!layout_complete(&odd, 1, 6)); // only the last digit may be no power of two
+    ck_assert(!layout_complete(&odd, 1, 6)); // only the last digit may be no power of two,
+    Layout halves = read("reg(N%2, N/8%12) lane(N/2%4, 8) warp(4, N/96%2)"); // or one before warps
+    ck_assert(layout_complete(&halves, 1, 192));
     ck_assert(layout_complete(&l, 2, 6) && layout_complete(&odd, 0, 1));
 }
 

@@ -22,7 +22,7 @@ static TileProgram *shaped(Arena *a, TileProgram *p, PuTiles tiles, const char *
 
 // For the host an algorithm, for GPUs as it is scheduled.
 static Case make(Arena *a, const char *path, const char *text, bool deterministic, PuTiles tiles,
-                 TargetId target, Dtype dtype) {
+                 TargetId target, Dtype dtype, Knobs schedule) {
     Case c = {.a = a};
     PassOptions o = {.target = *target_get(TARGET_HOST), .dtype = DT_F32};
     Diags diags = diag_list(a);
@@ -35,6 +35,7 @@ static Case make(Arena *a, const char *path, const char *text, bool deterministi
     c.forward = shaped(a, pass_build(a, c.b->s, &o), tiles, path);
     if (target != TARGET_HOST) {
         o.target = *target_get(target);
+        o.schedule = schedule;
         c.backward = pass_backward_program(a, c.b, &o, &diags);
         if (!c.backward) diag_print(&diags, stderr);
         return c;
@@ -120,7 +121,7 @@ static void check(const char *path, const char *text, Dtype dtype) {
     for (int t = 0; t < 2; t++)
         for (int d = 0; d < 2; d++) {
             Arena *a = arena_new();
-            Case c = make(a, path, text, d, tiles[t], TARGET_HOST, dtype);
+            Case c = make(a, path, text, d, tiles[t], TARGET_HOST, dtype, (Knobs){0});
             ck_assert_msg(c.backward, "%s", text ? text : path);
             for (size_t i = 0; i < sizeof launches / sizeof *launches; i++)
                 check_one(&c, launches[i], path);
@@ -128,14 +129,19 @@ static void check(const char *path, const char *text, Dtype dtype) {
         }
 }
 
-static void check_scheduled(const char *path, const char *text, TargetId target, Dtype dtype) {
+static void check_chosen(const char *path, const char *text, TargetId target, Dtype dtype,
+                         Knobs schedule) {
     static const int32_t launches[][6] = {{1, 4, 2, 70, 133, 2}, {1, 1, 1, 3, 0, 0}};
     Arena *a = arena_new();
-    Case c = make(a, path, text, false, (PuTiles){0, 0}, target, dtype);
+    Case c = make(a, path, text, false, (PuTiles){0, 0}, target, dtype, schedule);
     ck_assert_msg(c.backward, "%s", text ? text : path);
     for (size_t i = 0; i < sizeof launches / sizeof *launches; i++)
         check_one(&c, launches[i], path);
     arena_free(a);
+}
+
+static void check_scheduled(const char *path, const char *text, TargetId target, Dtype dtype) {
+    check_chosen(path, text, target, dtype, (Knobs){0});
 }
 
 static void check_file(const char *path, int how) {
@@ -236,6 +242,21 @@ TEST(of_chains) {
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         check_scheduled("chain", texts[i], TARGET_SM90A, i % 2 ? DT_F16 : DT_BF16);
+}
+
+// So many that two warpgroups just have registers for them, where that is asked for.
+TEST(of_tight_nests) {
+#define TIGHT                                                                                      \
+    "import std.normalization; attention a { dim D = 192, Dv = 128; score(q, k) = dot(q, k) * "
+    static const char *const texts[] = {
+        TIGHT "0.05; mask(b, h, i, j) = j <= i; normalize(s) = softmax(s); }",
+        TIGHT "2000; normalize(s) = softmax(s); }",
+        TIGHT "0.05; modify(s) = 2 * tanh(s / 2); normalize(s) = softmax(s); }",
+        TIGHT "0.05; modify(s) = max(s, 0); mask(b, h, i, j) = i - j < 9; normalize(s) = s; }",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        check_chosen("tight", texts[i], TARGET_SM90A, i % 2 ? DT_F16 : DT_BF16,
+                     pu_knobs("warpgroups=2"));
 }
 
 static const TargetId gpus[] = {TARGET_SM80, TARGET_GFX942, TARGET_GFX1100, TARGET_SM90A};
