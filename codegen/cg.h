@@ -118,6 +118,7 @@ typedef struct CgHooks {
     // to give where LLVM's intrinsic has no lowering.
     Val (*math)(Cg *cg, ExOp op, const Val *args);
     CgLanes (*lanes)(Cg *cg); // the warp of this thread
+    void (*met)(Cg *cg);      // the sizes of the point's sequence are known; NULL: nothing
     unsigned stack, tensors;  // address spaces: of cg_alloca's memory; of what arguments point to
 } CgHooks;
 
@@ -317,8 +318,8 @@ Val cg_tile_begin(Cg *cg, int axis); // i32: position of the tile's first elemen
 // ---- sequence.c
 void cg_meet_sequence(Cg *cg); // fills cg->own for the sequence that the grid's point is of
 // Of a dimension over the tiles of all sequences: whether there is a tile of that number (i1). Then grid_b and the dimension's tile are set,
-// and the sequence is met.
-Val cg_find_tile(Cg *cg, const TileGrid *g, Val number);
+// and the sequence is met. *end: from there on no number has a tile for a block that was given this one.
+Val cg_find_tile(Cg *cg, const TileGrid *g, Val number, Val *end);
 
 // ---- lower.c
 // The operations of a block; loop: the one whose body it is, or NULL.

@@ -177,17 +177,21 @@ static void tiles_from(Cg *cg, const CgGrid *grid, int d);
 // dimensions from `inner` on.
 static void tiles_along(Cg *cg, const CgGrid *grid, int d, Val first, int inner) {
     const TileGrid *g = &cg->k->grid[d];
-    Val all = g->batch ? NULL : cg_uniform(cg, g->shared);
+    Val end = g->batch ? NULL : cg_uniform(cg, g->shared);
     Blk pre = cg_here(cg), head = cg_block(cg, "tiles"), work = cg_block(cg, "tile"),
         done = cg_block(cg, "tiles.done");
     cg_enter(cg, head);
     Val tile = cg->tile[g->axis] = cg_phi(cg, cg->i32);
-    cg_branch(cg, all ? cg_less(cg, tile, all) : cg_find_tile(cg, g, tile), work, done);
+    Val is = g->batch ? cg_find_tile(cg, g, tile, &end) : cg_less(cg, tile, end);
+    cg_branch(cg, is, work, done);
     tiles_from(cg, grid, inner);
     end_tile(cg);
     Val next = LLVMBuildNSWAdd(cg->b, tile, grid->count[d], "");
     LLVMAddIncoming(tile, (Val[]){first, next}, (Blk[]){pre, cg_here(cg)}, 2);
-    cg_br(cg, head);
+    if (g->batch) // which takes long to find
+        cg_fork(cg, cg_less(cg, next, end), head, done);
+    else
+        cg_br(cg, head);
     LLVMMoveBasicBlockAfter(done, cg_here(cg));
     cg_at(cg, done);
 }
@@ -215,6 +219,7 @@ static void tiles(Cg *cg, const CgGrid *grid) {
     while (d < cg->k->ngrid && !cg->k->grid[d].batch) d++;
     if (d == cg->k->ngrid) {
         cg_meet_sequence(cg);
+        if (cg->hooks->met) cg->hooks->met(cg);
         tiles_from(cg, grid, 0);
         return;
     }

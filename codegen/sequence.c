@@ -63,8 +63,13 @@ static Val before(Cg *cg, const CgLanes *l, Val v, Val *all) {
     return sum;
 }
 
+typedef struct Found { // the tile of a number
+    Val sequence, tile; // none: below 0
+    Val end;            // no number from here on has a tile of those that this block may be given
+} Found;
+
 // Where tiles are numbered one sequence after the other.
-static void find_together(Cg *cg, const TileGrid *g, Val number, Val found[2]) {
+static Found find_together(Cg *cg, const TileGrid *g, Val number) {
     CgLanes l = cg->hooks->lanes(cg);
     Val none = cg_i32(cg, -1), n = cg_uniform(cg, g->batch), all;
     Val carried[] = {
@@ -80,25 +85,35 @@ static void find_together(Cg *cg, const TileGrid *g, Val number, Val found[2]) {
     Val next = cg_plus(cg, t.i, l.n);
     Val more = cg_and(cg, cg_less(cg, next, n), cg_below(cg, now[1], 0));
     cg_end_turns(cg, &t, next, more, now);
-    found[0] = now[1], found[1] = now[2];
+    Val to = cg_sub(cg, number, now[0]); // of all sequences, if these lanes had the last ones
+    Val end = cg_select(cg, cg_less(cg, next, n), cg_i32(cg, INT32_MAX), to);
+    return (Found){now[1], now[2], end};
 }
 
-Val cg_find_tile(Cg *cg, const TileGrid *g, Val number) {
+// Tiles of one sequence have numbers that are `batch` apart.
+static Val end_of_sequence(Cg *cg, Val tiles, Val batch) {
+    Val end = cg_mul(cg, cg_zext(cg, tiles, cg->i64), cg_zext(cg, batch, cg->i64));
+    Val args[] = {end, cg_i64(cg, INT32_MAX)};
+    return cg_trunc(cg, cg_intrinsic(cg, "llvm.umin", &cg->i64, 1, args, 2), cg->i32);
+}
+
+Val cg_find_tile(Cg *cg, const TileGrid *g, Val number, Val *end) {
     meet_all(cg);
     Val batch = cg_uniform(cg, g->batch), one_by_one = cg_is(cg, cg_uniform(cg, g->together), 0);
-    Val plain[] = {cg_udiv(cg, number, batch), NULL}, found[2];
-    plain[1] = cg_sub(cg, number, cg_mul(cg, plain[0], batch));
+    Val tile = cg_udiv(cg, number, batch), sequence = cg_sub(cg, number, cg_mul(cg, tile, batch));
     Blk here = cg_here(cg), look = cg_block(cg, "look"), on = cg_block(cg, "found");
     cg_branch(cg, one_by_one, on, look);
     cg_at(cg, look);
-    find_together(cg, g, number, found);
+    Found found = find_together(cg, g, number);
     Blk from = cg_here(cg);
     cg_enter(cg, on);
-    cg->grid_b = cg_join(cg, found[0], from, plain[1], here);
-    cg->tile[g->axis] = cg_join(cg, found[1], from, plain[0], here);
+    cg->grid_b = cg_join(cg, found.sequence, from, sequence, here);
+    cg->tile[g->axis] = cg_join(cg, found.tile, from, tile, here);
+    Val all = cg_join(cg, found.end, from, cg_i32(cg, 0), here);
     Val none = cg_below(cg, cg->grid_b, 0);
     cg->grid_b = cg_or_zero(cg, cg_not(cg, none), cg->grid_b);
     meet(cg);
     Val tiles = cg_uniform(cg, g->shared);
+    *end = cg_select(cg, one_by_one, end_of_sequence(cg, tiles, batch), all);
     return cg_and(cg, cg_not(cg, none), cg_less(cg, cg->tile[g->axis], tiles));
 }

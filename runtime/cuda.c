@@ -11,6 +11,7 @@ enum { // CUdevice_attribute, CUfunction_attribute, CUlaunchAttributeID
     FUNCTION_DYNAMIC_SHARED = 8,
     FUNCTION_NONPORTABLE_CLUSTER = 14,
     LAUNCH_CLUSTER = 4,
+    LAUNCH_EARLY = 6, // programmatic stream serialization
     SHARED_WITHOUT_ASKING = 48 << 10,
     PORTABLE_CLUSTER = 8,
 };
@@ -170,17 +171,21 @@ static attn_status maps(const GpuDriver *g, const AbiKernel *k, const RtArgs *ar
     return ATTN_OK;
 }
 
-static int launch_cluster(const GpuDriver *g, void *function, const AbiKernel *k, int64_t grid,
-                          void *stream, void **argv) {
-    CudaAttribute cluster = {.id = LAUNCH_CLUSTER, .cluster = {k->cluster, 1, 1}};
+static int launch_ex(const GpuDriver *g, void *function, const AbiKernel *k, bool early,
+                     int64_t grid, void *stream, void **argv) {
+    CudaAttribute attributes[2];
     CudaLaunch config = {
         .grid = {(unsigned)grid, 1, 1},
         .block = {k->threads, 1, 1},
         .shared = k->shared,
         .stream = stream,
-        .attributes = &cluster,
-        .nattributes = 1,
+        .attributes = attributes,
     };
+    if (k->cluster > 1)
+        attributes[config.nattributes++] =
+            (CudaAttribute){.id = LAUNCH_CLUSTER, .cluster = {k->cluster, 1, 1}};
+    if (early)
+        attributes[config.nattributes++] = (CudaAttribute){.id = LAUNCH_EARLY, .early = 1};
     return g->launch_ex(&config, function, argv, NULL);
 }
 
@@ -202,5 +207,5 @@ const GpuKind rt_cuda = {
     .prepare = prepare,
     .alone = rt_ptx_alone,
     .maps = maps,
-    .launch_cluster = launch_cluster,
+    .launch_ex = launch_ex,
 };

@@ -17,6 +17,7 @@ typedef struct GpuCode { // what is loaded; NULLs: nothing
 
 typedef struct GpuFunction {
     GpuCode code;           // its own, where it is loaded alone
+    bool early;             // its text waits for the kernel before it by itself
     _Atomic(void *) handle; // NULL: it is not loaded yet
 } GpuFunction;
 
@@ -114,7 +115,7 @@ static attn_status check_kernel(const GpuDevice *d, const AbiKernel *k, attn_err
         return rt_fail(error, ATTN_ERROR_ARTIFACT,
                        "%s takes %u bytes of shared memory, this GPU has %d", k->symbol, k->shared,
                        d->shared);
-    if (k->cluster > 1 && !d->kind->launch_cluster)
+    if (k->cluster > 1 && !d->kind->launch_ex)
         return rt_fail(error, ATTN_ERROR_ARTIFACT,
                        "%s wants clusters, which this GPU or its driver does not have", k->symbol);
     return d->kind->takes ? d->kind->takes(d, k, error) : ATTN_OK;
@@ -137,6 +138,7 @@ static attn_status load_kernel(GpuDevice *d, GpuModule *m, const AbiKernel *k, G
         if (!code) return rt_fail(error, ATTN_ERROR_SYSTEM, "out of memory");
         status = load_code(d, code, &f->code, error);
         bool words = strstr(code, ABI_WORDS) != NULL; // tools report lookups of what is not there
+        f->early = strstr(code, "griddepcontrol.wait") != NULL;
         free(code);
         if (!status && !m->words && words) m->words = rt_words(d->driver, f->code.module);
     }
@@ -233,8 +235,9 @@ static attn_status launch(RtDevice *base, void *module, uint32_t i, const AbiKer
     for (uint32_t a = 0; a < args->n; a++) // little-endian: the low bytes come first
         argv[a] = k->args[a].kind == ABI_ARG_MAP ? (void *)&maps[k->args[a].index]
                                                  : (void *)&args->slot[a];
-    if (!status && k->cluster > 1)
-        result = d->kind->launch_cluster(g, function, k, grid, stream, argv);
+    bool early = args->follows && m->function[i].early && g->launch_ex;
+    if (!status && (k->cluster > 1 || early))
+        result = d->kind->launch_ex(g, function, k, early, grid, stream, argv);
     else if (!status)
         result = g->launch(function, (unsigned)grid, 1, 1, k->threads, 1, 1, k->shared, stream,
                            argv, NULL);

@@ -12,6 +12,7 @@ typedef struct CudaAttribute { // CUlaunchAttribute
         struct {
             unsigned x, y, z;
         } cluster;
+        int early;
         char room[64];
     };
 } CudaAttribute;
@@ -81,11 +82,11 @@ typedef struct GpuKind {
     // The code with one kernel only, malloc'ed, to be loaded when that is wanted; NULL: code is
     // loaded as a whole, when it is opened.
     char *(*alone)(const char *code, size_t n, const char *symbol);
-    // A kernel that has tensor maps or clusters; NULL: there are none.
+    // A kernel that has tensor maps, or clusters or an early launch (beside the end of the kernel before it); NULL: there are none.
     attn_status (*maps)(const GpuDriver *g, const AbiKernel *k, const RtArgs *args, CudaMap *out,
                         attn_error *error);
-    int (*launch_cluster)(const GpuDriver *g, void *function, const AbiKernel *k, int64_t grid,
-                          void *stream, void **argv);
+    int (*launch_ex)(const GpuDriver *g, void *function, const AbiKernel *k, bool early,
+                     int64_t grid, void *stream, void **argv);
 } GpuKind;
 
 extern const GpuKind rt_cuda, rt_hip;

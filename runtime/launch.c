@@ -166,18 +166,19 @@ static attn_status run(const RtBound *b, void *stream, attn_error *error) {
     const attn_artifact *a = b->artifact;
     int64_t tasks[ABI_MAX_KERNELS];
     uint64_t word = 0;
+    RtArgs args = {.follows = false};
     attn_status status = ready(b, error);
     for (uint32_t i = 0; !status && i < b->plan->nkernels; i++)
         status = grid_tasks(b, &b->variant->kernels[b->plan->kernels[i]], &tasks[i], error);
     if (!status) status = zero_tensors(b, stream, &word, error);
     for (uint32_t i = 0; !status && i < b->plan->nkernels; i++) {
         uint32_t k = b->plan->kernels[i];
-        RtArgs args;
         if (tasks[i] == 0) continue;
         if (b->keep_map && abi_makes_kept(b->variant, &b->variant->kernels[k])) continue;
         pack(b, &b->variant->kernels[k], word, &args);
         status = a->device->ops->launch(a->device, a->module, b->first + k, &b->variant->kernels[k],
                                         &args, tasks[i], stream, error);
+        args.follows = true;
     }
     return status ? status : rt_ok(error);
 }

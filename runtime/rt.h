@@ -25,6 +25,7 @@ typedef struct RtMap { // a tensor map to be made for a launch
 
 typedef struct RtArgs { // of one kernel, in its argument list's order
     uint32_t n;
+    bool follows; // another kernel of the same launch
     RtMap map[ABI_MAX_MAPS];
     uint64_t slot[ABI_MAX_ARGS]; // a MAP's is unused; i32 and f32 in the low bytes
 } RtArgs;

@@ -122,6 +122,24 @@ static void map_attributes(Cg *cg) {
     LLVMAddNamedMetadataOperand(cg->m, "nvvm.annotations", LLVMMetadataAsValue(cg->c, node));
 }
 
+// ---- early launch
+//
+// A kernel that combines parts is started while the last of them are made (the runtime asks for that where a kernel's text has the wait):
+// it reads lengths meanwhile, and nothing of the workspace before the wait.
+
+static void statement(Cg *cg, const char *text) {
+    cg_asm(cg, cg->void_, NULL, 0, text, "~{memory}", true);
+}
+
+static bool is_early(const Cg *cg, TilePurpose purpose) {
+    return cg->target->id == TARGET_SM90A && !cg->p->phase && cg->k->purpose == purpose;
+}
+
+// What others still write is neither constant nor apart from all else.
+static bool is_awaited(const Cg *cg, int tensor) {
+    return is_early(cg, PURPOSE_COMBINE) && cg->p->tensors.data[tensor].role == TENSOR_WORK;
+}
+
 static void make_function(Cg *cg) {
     Ty *types = ARENA_ARRAY(cg->arena, Ty, cg->args.n + 1);
     for (int i = 0; i < cg->args.n; i++) types[i] = argument_type(cg, &cg->args.data[i]);
@@ -132,7 +150,7 @@ static void make_function(Cg *cg) {
     cg_attribute(cg, cg->fn, "convergent", NULL);
     cg_attribute(cg, cg->fn, "denormal-fp-math-f32", "preserve-sign,preserve-sign");
     for (int i = 0; i < cg->args.n; i++) {
-        if (cg->args.data[i].kind != CG_ARG_POINTER) continue;
+        if (cg->args.data[i].kind != CG_ARG_POINTER || is_awaited(cg, cg->args.data[i].index)) continue;
         cg_param_attribute(cg, cg->fn, i, "noalias", 0);
         if (!cg->stored[cg->args.data[i].index]) cg_param_attribute(cg, cg->fn, i, "readonly", 0);
     }
@@ -170,8 +188,13 @@ static void leave_unless(Cg *cg, Val runs) {
     cg_at(cg, on);
 }
 
+static void nv_met(Cg *cg) {
+    if (is_early(cg, PURPOSE_COMBINE)) statement(cg, "griddepcontrol.wait;");
+}
+
 static void nv_begin(Cg *cg) {
     NvState *s = cg->state = ARENA_NEW(cg->arena, NvState);
+    for (int i = 0; i < cg->p->tensors.n; i++) cg->stored[i] |= is_awaited(cg, i);
     bool lanes = tile_has_lanes(cg->k);
     int warps = lanes ? 1 : cg->k->schedule.warps;
     assert(warps > 0 && "scheduled for this target");
@@ -194,6 +217,7 @@ static void nv_begin(Cg *cg) {
     special_registers(cg);
     cg_enter(cg, body);
     if (cg->k->where) leave_unless(cg, cg_uniform(cg, cg->k->where));
+    if (is_early(cg, PURPOSE_PART)) statement(cg, "griddepcontrol.launch_dependents;");
     if (s->roles) nv90_enter(cg);
 }
 
@@ -209,10 +233,6 @@ static void nv_grid(Cg *cg, void (*body)(Cg *cg, Val index)) {
 }
 
 // ---- operations
-
-static void statement(Cg *cg, const char *text) {
-    cg_asm(cg, cg->void_, NULL, 0, text, "~{memory}", true);
-}
 
 static void plain_op(Cg *cg, const TileOp *op) {
     if (cg_is_together(cg, op)) {
@@ -296,6 +316,7 @@ const CgHooks cg_nvptx_hooks = {
     .grid = nv_grid,
     .op = nv_op,
     .lanes = lanes,
+    .met = nv_met,
     .loop_begin = loop_begin,
     .loop_yield = nv_loop_yield,
     .loop_end = nv_loop_end,
