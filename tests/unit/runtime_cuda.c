@@ -9,6 +9,7 @@
 // What there is, and what fails; one test at a time runs.
 static struct Fake {
     int count, capability, shared, fail_load, fail_library, fail_module, capture;
+    bool early; // kernels wait for the one before them
     void *current;
 } fake;
 
@@ -57,10 +58,14 @@ static int f_set(void *f, int which, int v) {
 }
 static int f_launch_ex(const CudaLaunch *c, void *f, void **args, void **extra) {
     (void)args;
-    ck_assert(!extra && c->nattributes == 1 && c->attributes->id == 4);
-    return note("launch_ex %d grid %u cluster %u;", gpu_number(f), c->grid[0],
-                c->attributes->cluster.x),
-           0;
+    ck_assert(!extra && c->nattributes > 0 && c->nattributes < 3);
+    note("launch_ex %d grid %u", gpu_number(f), c->grid[0]);
+    for (unsigned i = 0; i < c->nattributes; i++) {
+        const CudaAttribute *a = &c->attributes[i];
+        ck_assert(a->id == 4 || a->id == 6);
+        note(a->id == 4 ? " cluster %u" : " early %u", a->id == 4 ? a->cluster.x : (unsigned)a->early);
+    }
+    return note(";"), 0;
 }
 static int f_map(CudaMap *out, int type, uint32_t rank, void *p, const uint64_t *n,
                  const uint64_t *stride, const uint32_t *box, const uint32_t *step, int interleave,
@@ -146,10 +151,13 @@ static attn_context *context(void) {
     return c;
 }
 
-static const char TEXT[] = ".version 8.0\n.visible .global .align 4 .b8 attn_words[65536];\n"
-                           ".visible .entry sum_part(\n.param .u64 p\n)\n{\n\tret;\n}\n"
-                           ".visible .entry sum_join(){\n}\n.visible .entry sum_one()\n{\n}\n"
-                           ".visible .entry copy_one()\n{\n}\n";
+#define TEXT_WITH(part, join)                                                                      \
+    ".version 8.0\n.visible .global .align 4 .b8 attn_words[65536];\n"                             \
+    ".visible .entry sum_part(\n.param .u64 p\n)\n{\n" part "\tret;\n}\n"                         \
+    ".visible .entry sum_join(){\n" join "}\n.visible .entry sum_one()\n{\n}\n"                   \
+    ".visible .entry copy_one()\n{\n}\n"
+#define WAIT "\tgriddepcontrol.wait;\n"
+static const char TEXT[] = TEXT_WITH("", ""), EARLY[] = TEXT_WITH(WAIT, WAIT);
 
 // The fixture as PTX, with GPU numbers in its kernels.
 static char *ptx(const char *target, uint32_t shared, uint32_t cluster, size_t *n) {
@@ -178,7 +186,8 @@ static char *ptx(const char *target, uint32_t shared, uint32_t cluster, size_t *
         g.k[0].maps = &map;
         g.k[0].nmaps = 1;
     }
-    ck_assert_ptr_null(abi_ptx(TEXT, sizeof TEXT - 1, &g.m, &out, n));
+    const char *text = fake.early ? EARLY : TEXT;
+    ck_assert_ptr_null(abi_ptx(text, strlen(text), &g.m, &out, n));
     return out;
 }
 
@@ -231,6 +240,27 @@ TEST(uses_the_current_context) {
     ck_assert_ptr_nonnull(strstr(gpu.log, "launch_ex 1 grid 24 cluster 2;"));
     attn_close(a);
     attn_destroy(c);
+}
+
+// What waits by itself may begin beside the kernel before it, if that is of the same launch.
+TEST(begins_early) {
+    for (int with = 0; with < 4; with++) {
+        attn_context *c = context();
+        attn_artifact *a;
+        attn_error e;
+        fake.early = with > 0;
+        if (with == 3) c->cuda->launch_ex = NULL;
+        ck_assert_int_eq(open_ptx(c, "sm_90a", 0, with == 2 ? 2 : 1, &a, &e), ATTN_OK);
+        gpu.log[0] = 0;
+        ck_assert_int_eq(gpu_launch(a, GPU, 3, 0x3000, V_STRIDES, &e), ATTN_OK);
+        static const char *const want[] = {";launch 1 grid 24", "launch_ex 1 grid 24 early 1;",
+                                           "launch_ex 1 grid 24 cluster 2 early 1;",
+                                           ";launch 1 grid 24"};
+        ck_assert_ptr_nonnull(strstr(gpu.log, ";launch 0 grid 16"));
+        ck_assert_ptr_nonnull(strstr(gpu.log, want[with]));
+        attn_close(a);
+        attn_destroy(c);
+    }
 }
 
 TEST(alignment) {
