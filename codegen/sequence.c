@@ -63,7 +63,7 @@ static Val before(Cg *cg, const CgLanes *l, Val v, Val *all) {
     return sum;
 }
 
-typedef struct Found { // the tile of a number
+typedef struct Found {  // the tile of a number
     Val sequence, tile; // none: below 0
     Val end;            // no number from here on has a tile of those that this block may be given
 } Found;

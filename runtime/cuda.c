@@ -189,8 +189,7 @@ static int launch_ex(const GpuDriver *g, void *function, const AbiKernel *k, boo
     if (k->cluster > 1)
         attributes[config.nattributes++] =
             (CudaAttribute){.id = LAUNCH_CLUSTER, .cluster = {k->cluster, 1, 1}};
-    if (early)
-        attributes[config.nattributes++] = (CudaAttribute){.id = LAUNCH_EARLY, .early = 1};
+    if (early) attributes[config.nattributes++] = (CudaAttribute){.id = LAUNCH_EARLY, .early = 1};
     return g->launch_ex(&config, function, argv, NULL);
 }
 

@@ -126,7 +126,8 @@ static attn_status find_function(GpuDevice *d, const AbiKernel *k, void *module,
                                  attn_error *error) {
     void *handle;
     RT_GPU_TRY(d, module_function(&handle, module, k->symbol), k->symbol);
-    attn_status status = d->kind->prepare ? d->kind->prepare(d, k, f->shares, handle, error) : ATTN_OK;
+    attn_status status =
+        d->kind->prepare ? d->kind->prepare(d, k, f->shares, handle, error) : ATTN_OK;
     if (!status) atomic_store_explicit(&f->handle, handle, memory_order_release);
     return status;
 }

@@ -150,7 +150,8 @@ static void make_function(Cg *cg) {
     cg_attribute(cg, cg->fn, "convergent", NULL);
     cg_attribute(cg, cg->fn, "denormal-fp-math-f32", "preserve-sign,preserve-sign");
     for (int i = 0; i < cg->args.n; i++) {
-        if (cg->args.data[i].kind != CG_ARG_POINTER || is_awaited(cg, cg->args.data[i].index)) continue;
+        if (cg->args.data[i].kind != CG_ARG_POINTER || is_awaited(cg, cg->args.data[i].index))
+            continue;
         cg_param_attribute(cg, cg->fn, i, "noalias", 0);
         if (!cg->stored[cg->args.data[i].index]) cg_param_attribute(cg, cg->fn, i, "readonly", 0);
     }

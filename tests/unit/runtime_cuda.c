@@ -63,7 +63,8 @@ static int f_launch_ex(const CudaLaunch *c, void *f, void **args, void **extra) 
     for (unsigned i = 0; i < c->nattributes; i++) {
         const CudaAttribute *a = &c->attributes[i];
         ck_assert(a->id == 4 || a->id == 6);
-        note(a->id == 4 ? " cluster %u" : " early %u", a->id == 4 ? a->cluster.x : (unsigned)a->early);
+        note(a->id == 4 ? " cluster %u" : " early %u",
+             a->id == 4 ? a->cluster.x : (unsigned)a->early);
     }
     return note(";"), 0;
 }
@@ -153,8 +154,8 @@ static attn_context *context(void) {
 
 #define TEXT_WITH(part, join)                                                                      \
     ".version 8.0\n.visible .global .align 4 .b8 attn_words[65536];\n"                             \
-    ".visible .entry sum_part(\n.param .u64 p\n)\n{\n" part "\tret;\n}\n"                         \
-    ".visible .entry sum_join(){\n" join "}\n.visible .entry sum_one()\n{\n}\n"                   \
+    ".visible .entry sum_part(\n.param .u64 p\n)\n{\n" part "\tret;\n}\n"                          \
+    ".visible .entry sum_join(){\n" join "}\n.visible .entry sum_one()\n{\n}\n"                    \
     ".visible .entry copy_one()\n{\n}\n"
 #define WAIT "\tgriddepcontrol.wait;\n"
 static const char TEXT[] = TEXT_WITH("", ""), EARLY[] = TEXT_WITH(WAIT, WAIT);
