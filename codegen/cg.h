@@ -214,6 +214,7 @@ static inline void cg_fork(Cg *cg, Val in, Blk then, Blk otherwise) {
 }
 
 // ---- llvm.c: small helpers over it
+void cg_hoist_nothing(Cg *cg); // out of the loop that the branch goes around, which was just built
 Val cg_i32(Cg *cg, int64_t v);
 Val cg_i64(Cg *cg, int64_t v);
 Val cg_f32(Cg *cg, double v);

@@ -144,6 +144,17 @@ Val cg_end_count(Cg *cg, CgCount *l, Val step, Val sum) {
     return l->sum;
 }
 
+void cg_hoist_nothing(Cg *cg) {
+    LLVMMetadataRef self = LLVMTemporaryMDNode(cg->c, NULL, 0);
+    LLVMMetadataRef hint = LLVMMDStringInContext2(cg->c, "llvm.licm.disable", 17);
+    LLVMMetadataRef loop[] = {self, LLVMMDNodeInContext2(cg->c, &hint, 1)};
+    LLVMMetadataRef id = LLVMMDNodeInContext2(cg->c, loop, 2);
+    LLVMMetadataReplaceAllUsesWith(self, id); // a loop's own node is one that names itself
+    LLVMSetMetadata(LLVMGetBasicBlockTerminator(cg_here(cg)),
+                    LLVMGetMDKindIDInContext(cg->c, "llvm.loop", 9),
+                    LLVMMetadataAsValue(cg->c, id));
+}
+
 Val cg_or_zero(Cg *cg, Val in, Val x) { return cg_select(cg, in, x, LLVMConstNull(LLVMTypeOf(x))); }
 
 Val cg_alloca(Cg *cg, Ty t, const char *name) {

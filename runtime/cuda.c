@@ -9,7 +9,6 @@ enum { // CUdevice_attribute, CUfunction_attribute, CUlaunchAttributeID
     DEVICE_MINOR = 76,
     DEVICE_SHARED_OPTIN = 97,
     FUNCTION_DYNAMIC_SHARED = 8,
-    FUNCTION_CARVEOUT = 9, // percent of what is shared memory or L1
     FUNCTION_NONPORTABLE_CLUSTER = 14,
     LAUNCH_CLUSTER = 4,
     LAUNCH_EARLY = 6, // programmatic stream serialization
@@ -80,11 +79,7 @@ static attn_status takes(const GpuDevice *d, const AbiKernel *k, attn_error *err
     return ATTN_OK;
 }
 
-// Where the next kernel begins beside this one it needs shared memory, too: the driver would leave what this one does not need to L1.
-static attn_status prepare(GpuDevice *d, const AbiKernel *k, bool shares, void *function,
-                           attn_error *error) {
-    enum { ALL = 100 };
-    if (shares) RT_GPU_TRY(d, function_set(function, FUNCTION_CARVEOUT, ALL), k->symbol);
+static attn_status prepare(GpuDevice *d, const AbiKernel *k, void *function, attn_error *error) {
     if (k->shared > SHARED_WITHOUT_ASKING)
         RT_GPU_TRY(d, function_set(function, FUNCTION_DYNAMIC_SHARED, (int)k->shared), k->symbol);
     if (k->cluster > PORTABLE_CLUSTER)

@@ -17,8 +17,7 @@ typedef struct GpuCode { // what is loaded; NULLs: nothing
 
 typedef struct GpuFunction {
     GpuCode code;           // its own, where it is loaded alone
-    bool early;             // its text waits for the kernel before it by itself,
-    bool shares;            // or lets the next one begin
+    bool early;             // its text waits for the kernel before it by itself
     _Atomic(void *) handle; // NULL: it is not loaded yet
 } GpuFunction;
 
@@ -126,8 +125,7 @@ static attn_status find_function(GpuDevice *d, const AbiKernel *k, void *module,
                                  attn_error *error) {
     void *handle;
     RT_GPU_TRY(d, module_function(&handle, module, k->symbol), k->symbol);
-    attn_status status =
-        d->kind->prepare ? d->kind->prepare(d, k, f->shares, handle, error) : ATTN_OK;
+    attn_status status = d->kind->prepare ? d->kind->prepare(d, k, handle, error) : ATTN_OK;
     if (!status) atomic_store_explicit(&f->handle, handle, memory_order_release);
     return status;
 }
@@ -141,7 +139,6 @@ static attn_status load_kernel(GpuDevice *d, GpuModule *m, const AbiKernel *k, G
         status = load_code(d, code, &f->code, error);
         bool words = strstr(code, ABI_WORDS) != NULL; // tools report lookups of what is not there
         f->early = strstr(code, "griddepcontrol.wait") != NULL;
-        f->shares = strstr(code, "griddepcontrol.launch_dependents") != NULL;
         free(code);
         if (!status && !m->words && words) m->words = rt_words(d->driver, f->code.module);
     }

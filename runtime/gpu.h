@@ -78,8 +78,7 @@ typedef struct GpuKind {
     // Whether an artifact's target runs here, and a kernel; what the latter asks for.
     attn_status (*fits)(const GpuDevice *d, const char *target, attn_error *error);
     attn_status (*takes)(const GpuDevice *d, const AbiKernel *k, attn_error *error);
-    attn_status (*prepare)(GpuDevice *d, const AbiKernel *k, bool shares, void *function,
-                           attn_error *error);
+    attn_status (*prepare)(GpuDevice *d, const AbiKernel *k, void *function, attn_error *error);
     // The code with one kernel only, malloc'ed, to be loaded when that is wanted; NULL: code is
     // loaded as a whole, when it is opened.
     char *(*alone)(const char *code, size_t n, const char *symbol);

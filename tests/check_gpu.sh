@@ -183,9 +183,13 @@ if [ "$device" = cuda ] && [ "$last" ] && [ -z "$FILES" ] && python=$(tests/tool
         grep -q ' failed$' "$work/serving" || echo 'FAIL tests/gpu/serving.py did not come to its end' >>"$work/serving"
         sed -n "s/^FAIL/FAILED, $target, serving:/p" "$work/serving" >>"$work/log"
         echo "COUNT $(grep -c '^ok ' "$work/serving") $(grep -c '^FAIL' "$work/serving")" >>"$work/log"
+        timeout 300 "$python" tests/gpu/stress.py "$target" "${STRESS_SECONDS:-30}" >"$work/stress" 2>&1
+        sed -n "s/^FAIL/FAILED, $target, batch/p" "$work/stress" >>"$work/log"
+        sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed; .*$/COUNT \1 \2/p' "$work/stress" | grep . >>"$work/log" || echo "FAILED, $target: tests/gpu/stress.py did not come to its end
+COUNT 0 1" >>"$work/log"
     done
 else
-    echo "SKIPPED: tests/gpu/check.py and serving.py, which need all files, CUDA and a PyTorch that sees it"
+    echo "SKIPPED: tests/gpu/check.py, serving.py and stress.py, which need all files, CUDA and a PyTorch that sees it"
 fi
 # Functions over f32: every 31st, all of them with STRIDE=1 (some minutes).
 if [ "$last" ] && [ -z "$FILES" ]; then

@@ -124,15 +124,16 @@ static void map_attributes(Cg *cg) {
 
 // ---- early launch
 //
-// A kernel that combines parts is started while the last of them are made (the runtime asks for that where a kernel's text has the wait):
-// it reads lengths meanwhile, and nothing of the workspace before the wait.
+// A kernel that combines parts of sequences is started while the last of them are made (the runtime asks for that where a kernel's text has
+// the wait): it reads lengths meanwhile, and nothing of the workspace before the wait. Where it has no lengths to read nothing is gained.
 
 static void statement(Cg *cg, const char *text) {
     cg_asm(cg, cg->void_, NULL, 0, text, "~{memory}", true);
 }
 
 static bool is_early(const Cg *cg, TilePurpose purpose) {
-    return cg->target->id == TARGET_SM90A && !cg->p->phase && cg->k->purpose == purpose;
+    bool reads = cg->p->batch && !cg->p->phase;
+    return cg->target->id == TARGET_SM90A && reads && cg->k->purpose == purpose;
 }
 
 // What others still write is neither constant nor apart from all else.

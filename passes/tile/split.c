@@ -273,7 +273,8 @@ static const Ex *even_steps(TileProgram *p, const TileKernel *k, const Ex *room,
     const Ex *most = ex_i32(x, is_cheap(k) ? MOST_KEYS / key_extent(k) : SIZE_LIMIT);
     const Ex *share = over(p, all, room), *rest = ex_2(x, EX_SUB, room, evened);
     // each sequence has at most one part that is not full, or as many parts as the others
-    const Ex *at_once = over(p, longest, ex_2(x, EX_DIV, room, evened));
+    const Ex *each = size_of(p, pass_size(p, "parts_each", ex_2(x, EX_DIV, room, evened)));
+    const Ex *at_once = over(p, longest, each);
     const Ex *full = ex_2(x, EX_MIN, over(p, all, rest), at_once);
     at_once = ex_select(x, ex_2(x, EX_LT, ex_i32(x, 0), rest), full, at_once);
     const Ex *good = ex_2(x, EX_LE, at_once, ex_2(x, EX_MUL, share, ex_i32(x, 2)));
@@ -303,10 +304,10 @@ static void set_own_parts(TileProgram *p, TileKernel *k) {
     p->sizes.data[s->keys].def = keys_of_part(p, k, room, evened);
     room = size_of(p, pass_size(p, "part_room", ex_simplify(x, room)));
     evened = size_of(p, pass_size(p, "evened", evened));
-    const Ex *sk = size_of(p, SIZE_SK), *steps = over(p, sk, ex_i32(x, key_extent(k)));
+    const Ex *sk = size_of(p, SIZE_SK);
+    const Ex *even = ex_2(x, EX_MUL, even_steps(p, k, room, evened), ex_i32(x, key_extent(k)));
     const Ex *n =
-        ex_select(x, ex_2(x, EX_LT, none, evened), over(p, steps, even_steps(p, k, room, evened)),
-                  over(p, sk, size_of(p, s->keys)));
+        over(p, sk, ex_select(x, ex_2(x, EX_LT, none, evened), even, size_of(p, s->keys)));
     n = ex_2(x, EX_MAX, ex_2(x, EX_MIN, n, size_of(p, s->few)), ex_i32(x, 1));
     p->sizes.data[k->axes[pass_split_axis(p, k)].size->index].def = ex_simplify(x, n);
     TileGrid *parts = &k->grid[k->ngrid - 1];

@@ -98,6 +98,50 @@ ARENA_TEST(sums_stay_in_threads) {
                      loops * rows * steps);
 }
 
+static const char *entry_of(const char *ptx, const char *name) {
+    char first[80];
+    snprintf(first, sizeof first, ".visible .entry %s(", name);
+    const char *at = strstr(ptx, first);
+    ck_assert_msg(at, "no %s", name);
+    return at;
+}
+
+static int count_within(const char *from, const char *to, const char *what) {
+    int n = 0;
+    for (const char *s = from; (s = strstr(s, what)) && s < to; s++) n++;
+    return n;
+}
+
+// A block goes from tile to tile of sequences. What is alike for all of them is not compared before that loop: predicates are few, and
+// they would be taken while steps run. Combinations begin early where they read lengths, and read no parts before they have waited.
+ARENA_TEST(parts_of_sequences) {
+    static const BatchLayout layouts[] = {BATCH_RAGGED, BATCH_PAGED, BATCH_DENSE};
+    static const char text[] =
+        "attention t { dim D = 128; score(q, k) = dot(q, k);\n"
+        "normalize(s) { let e = exp(s - rowmax(s)); return e / rowsum(e); } }\n";
+    for (int i = 0; i < 3; i++) {
+        PassOptions o = {.target = cg_target(TARGET_SM90A),
+                         .dtype = DT_BF16,
+                         .split = true,
+                         .batch = layouts[i]};
+        const char *ptx = ptx_with(a, &o, text);
+        const char *part = entry_of(ptx, "t_part"), *combine = entry_of(ptx, "t_combine");
+        const char *loop = strstr(part, "\n$L"), *end = strstr(combine, "\n}");
+        const char *wait = strstr(combine, "griddepcontrol.wait;");
+        ck_assert_int_eq(wait && wait < end, layouts[i] != BATCH_DENSE);
+        ck_assert_int_eq(count(ptx, "griddepcontrol.launch_dependents;"),
+                         layouts[i] != BATCH_DENSE);
+        ck_assert_int_eq(count(ptx, "griddepcontrol.wait;"), layouts[i] != BATCH_DENSE);
+        if (layouts[i] == BATCH_DENSE) continue;
+        ck_assert_int_le(count_within(part, loop, "setp."), 4);
+        ck_assert_int_eq(count_within(combine, wait, "ld.global.f32"), 0);
+        ck_assert_int_eq(count_within(combine, end, "ld.global.nc.f32"), 0);
+    }
+    PassOptions o = {
+        .target = cg_target(TARGET_SM80), .dtype = DT_BF16, .split = true, .batch = BATCH_RAGGED};
+    ck_assert_int_eq(count(ptx_with(a, &o, text), "griddepcontrol"), 0);
+}
+
 static TileProgram *tile_file(Arena *a, const char *name, TargetId target, Diags *diags) {
     TileProgram *p = tu_parse(a, tu_tile(a, name));
     *diags = diag_list(a);
