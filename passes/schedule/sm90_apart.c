@@ -7,7 +7,8 @@
 //     scores     take q, k   s   maps   give c, p                     at the end: give what the sums are scaled by
 //     sums                   take k, c, p   acc * c + p v             take it   store
 //
-// Nobody waits for all: the next scores are multiplied while the sums add up. A warpgroup has whole scores, so that a product has
+// Where more stages are asked for than there is shared memory for, as with 48 keys in three, the first columns of q stay in registers of
+// the scores, and a product is two. Nobody waits for all: the next scores are multiplied while the sums add up. A warpgroup has whole scores, so that a product has
 // 64 columns: with half of them it would read q from shared memory twice.
 #include "passes/schedule/sm90.h"
 
@@ -25,10 +26,13 @@ enum {
     PAD = 16,
     SUMS = 2, // warpgroups
     PRODUCER_REGISTERS = 56,
-    REGISTERS = 160, // of sums
-    SLACK = 3072,    // numbers of rows, barriers
-    GROUP = 128,
+    REGISTERS = 160,       // of sums
+    SLACK = 3072,          // numbers of rows, barriers
     BLOCK_REGISTERS = 512, // a thread's of each warpgroup together
+    LEAST_REGISTERS = 104, // of scores
+    MOST_REGISTERS = 240,
+    PANEL = 64,
+    MOST_HELD = 3 * PANEL, // columns of q in registers: 16 of a thread for each panel
 };
 
 // ---- whether
@@ -49,6 +53,18 @@ static bool is_sum(const TileProgram *p, const TileKernel *k, const TileValue *v
     return tile_has_axis(v, pass_value_axis(p, k));
 }
 
+// The load of q, by whose columns products of scores contract most.
+static TileOp *load_of_queries(const TileKernel *k) {
+    TileOp *widest = NULL;
+    for (TileOp *op = k->body.first; op; op = op->next) {
+        if (op->kind != TILE_LOAD) continue;
+        const Ex *own = k->axes[op->results.data[0]->axis[1]].size;
+        const Ex *most = widest ? k->axes[widest->results.data[0]->axis[1]].size : NULL;
+        if (!most || own->i > most->i) widest = op;
+    }
+    return widest;
+}
+
 // What is loaded once a step, and once a tile of rows; weights.
 static int shared_bytes(const TileProgram *p, const TileKernel *k, Knobs s) {
     Extents e = extents_of(s);
@@ -65,8 +81,18 @@ static int shared_bytes(const TileProgram *p, const TileKernel *k, Knobs s) {
     return bytes;
 }
 
+// Columns of q that shared memory has no room for; more than there are: too many.
+static int held_columns(const TileProgram *p, const TileKernel *k, Knobs s) {
+    int over = shared_bytes(p, k, s) - target_get(p->target)->shared_bytes;
+    int panel = ROWS * PANEL * dtype_bytes(p->dtype);
+    return over > 0 ? (over + panel - 1) / panel * PANEL : 0;
+}
+
 static bool fits(const TileProgram *p, const TileKernel *k, Knobs s) {
-    return shared_bytes(p, k, s) <= target_get(p->target)->shared_bytes;
+    const TileOp *q = load_of_queries(k);
+    int held = held_columns(p, k, s);
+    return !held || (q && held <= MOST_HELD && !q->width &&
+                     held < k->axes[q->results.data[0]->axis[1]].size->i);
 }
 
 // As tensor copies and pieces of 16 bytes want them.
@@ -92,7 +118,8 @@ static bool is_apart(const TileProgram *p, const TileKernel *k) {
 
 bool sm90_can_apart(const TileProgram *p, const TileKernel *k) {
     bool dense = !p->batch && p->phase == PHASE_FWD && !sm90_stays_alone(p, k);
-    return dense && is_apart(p, k) && fits(p, k, shape());
+    // With columns of q in registers only where it is asked for: no device has run that yet.
+    return dense && is_apart(p, k) && !held_columns(p, k, shape());
 }
 
 // ---- packed rows
@@ -127,11 +154,23 @@ void sm90_add_pairs(TileProgram *p, int kernel) {
 
 // ---- extents
 
+static int registers_of_scores(Knobs s) {
+    int rest = BLOCK_REGISTERS - s.producer_registers - SUMS * s.registers;
+    return rest < MOST_REGISTERS ? rest : MOST_REGISTERS;
+}
+
 bool sm90_bind_apart(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags) {
     Knobs s = shape();
     if (!knobs_take(&s, FORM_SM90_APART, &o->schedule, diags)) return false;
     if (!fits(p, k, s)) {
         diag_error(diags, (Span){0}, "schedule: it needs more shared memory than there is");
+        return false;
+    }
+    if (registers_of_scores(s) < LEAST_REGISTERS) {
+        diag_error(diags, (Span){0},
+                   "schedule: it leaves %d registers for a thread of the scores' warpgroup; at "
+                   "least %d are needed",
+                   registers_of_scores(s), LEAST_REGISTERS);
         return false;
     }
     Extents e = extents_of(s);
@@ -140,10 +179,66 @@ bool sm90_bind_apart(TileProgram *p, TileKernel *k, const PassOptions *o, Diags 
     return true;
 }
 
+// ---- columns of q in registers
+
+static int part_axis(Sm90 *s, const char *name, int columns) {
+    int axis = tile_axis(s->k, name, ex_i32(s->x, columns), true);
+    s->k->axes[axis].extent = pass_padded(columns, PAD);
+    return axis;
+}
+
+static TileValue *load_part(Sm90 *s, TileOp *load, int axis, int from) {
+    TileOp *part = tile_clone(s->p, s->k, load, NULL, NULL);
+    tile_insert_before(load, part);
+    TileValue *v = part->results.data[0];
+    v->axis[1] = (uint8_t)axis;
+    part->from_column = from, part->width = (int)s->k->axes[axis].size->i;
+    TileCoord *last = &part->coord[s->p->tensors.data[load->tensor].rank - 1];
+    last->axis = axis;
+    return v;
+}
+
+static TileValue *multiply_part(Sm90 *s, TileOp *product, TileValue *q, int from, TileValue *sum) {
+    const TileValue *k = product->args.data[1], *all = product->results.data[0];
+    TileOp *beside = tile_op(s->p, s->k, NULL, TILE_BESIDE, product->span);
+    tile_insert_before(product, beside);
+    tile_arg(s->p, beside, product->args.data[1]);
+    beside->from_column = from, beside->width = s->k->axes[q->axis[1]].extent;
+    uint8_t axes[] = {k->axis[0], q->axis[1]};
+    TileValue *some = tile_result(s->p, s->k, beside, k->name, k->dtype, axes, 2);
+    TileOp *part = tile_op(s->p, s->k, NULL, TILE_MMA, product->span);
+    tile_insert_before(product, part);
+    tile_arg(s->p, part, q), tile_arg(s->p, part, some);
+    if (sum) tile_arg(s->p, part, sum);
+    return tile_result(s->p, s->k, part, all->name, all->dtype, all->axis, all->rank);
+}
+
+// The first columns of q stay in registers, the others come to shared memory.
+static void hold_queries(Sm90 *s, int held) {
+    TileOp *load = load_of_queries(s->k);
+    TileValue *q = load->results.data[0];
+    int all = (int)s->k->axes[q->axis[1]].size->i;
+    const char *name = s->k->axes[q->axis[1]].name;
+    int first = part_axis(s, arena_printf(s->p->arena, "%sh", name), held);
+    int rest = part_axis(s, arena_printf(s->p->arena, "%sr", name), all - held);
+    TileValue *own = load_part(s, load, first, 0), *other = load_part(s, load, rest, held);
+    own->def->role = "scores";
+    for (TileOp *op = tile_next(&s->k->body, NULL), *next; op; op = next) {
+        next = tile_next(&s->k->body, op);
+        if (op->kind != TILE_MMA || op->args.data[0] != q) continue;
+        TileValue *sum = op->args.n > 2 ? op->args.data[2] : NULL;
+        sum = multiply_part(s, op, own, 0, sum);
+        tile_replace(&s->k->body, op->results.data[0], multiply_part(s, op, other, held, sum));
+        tile_unlink(op);
+    }
+    tile_unlink(load);
+}
+
 // ---- places
 
 static const char *role_of(const Sm90 *s, const TileOp *op) {
     if (op->kind == TILE_LOAD) return "producer";
+    if (op->kind == TILE_BESIDE) return is_sum(s->p, s->k, op->results.data[0]) ? "sums" : "scores";
     const TileValue *v = op->kind == TILE_STORE ? op->args.data[0] : op->results.data[0];
     return is_sum(s->p, s->k, v) ? "sums" : "scores";
 }
@@ -200,8 +295,10 @@ static void hand_over(Sm90 *s) {
 void sm90_assign_apart(Sm90 *s) {
     for (TileOp *op = s->k->body.first; op; op = op->next)
         if (op->kind == TILE_LOOP) pass_interval(s->p, s->k, tile_grid_axis(s->k), op->axis, true);
+    int held = held_columns(s->p, s->k, s->shape);
+    if (held) hold_queries(s, held);
     for (TileOp *op = tile_next(&s->k->body, NULL); op; op = tile_next(&s->k->body, op)) {
-        if (op->kind == TILE_LOOP || op->kind == TILE_YIELD) continue;
+        if (op->kind == TILE_LOOP || op->kind == TILE_YIELD || op->role) continue;
         op->role = role_of(s, op);
         if (op->kind == TILE_BESIDE) op->results.data[0]->home = HOME_SHARED;
         if (op->kind != TILE_LOAD) continue;
@@ -209,8 +306,7 @@ void sm90_assign_apart(Sm90 *s) {
         op->results.data[0]->stages = op->block == &s->k->body ? 1 : s->shape.stages;
     }
     hand_over(s);
-    int rest = BLOCK_REGISTERS - s->shape.producer_registers - SUMS * s->shape.registers;
     sm90_add_role(s, "producer", 1, s->shape.producer_registers);
-    sm90_add_role(s, "scores", 1, rest);
+    sm90_add_role(s, "scores", 1, registers_of_scores(s->shape));
     sm90_add_role(s, "sums", SUMS, s->shape.registers);
 }

@@ -140,12 +140,14 @@ TEST_EACH(real_extents_are_right, 0, 6) {
 }
 
 // Values too wide for one warpgroup, of queries of one head and of a group's; v in k, and beside it; rows of their own.
-ARENA_TEST_EACH(wide_values_are_right, 0, 4) {
+// Where it is asked for three stages, columns of q stay in registers.
+ARENA_TEST_EACH(wide_values_are_right, 0, 5) {
     static const char *const dims[] = {
         "dim D = 576, Dv = 512; share v = k;", "dim D = 264;",
         "dim D = 304, Dv = 272; share v = k;",
         "dim D = 512, Dv = 512; share v = k; input q_pe: bf16[B, H, Sq, 24];"
-        "input k_pe: bf16[B, 1, Sk, 24];"};
+        "input k_pe: bf16[B, 1, Sk, 24];",
+        "dim D = 576, Dv = 512; share v = k;"};
     static const PuLaunch few = {1, 4, 2, 1, 70, 69}, many = {1, 1, 1, 66, 70, 4},
                           pairs = {1, 68, 1, 1, 200, 199};
     const char *text = arena_printf(
@@ -157,6 +159,7 @@ ARENA_TEST_EACH(wide_values_are_right, 0, 4) {
     Diags diags = diag_list(a);
     Variant *v;
     o.split = true;
+    if (_i == 4) o.schedule = pu_knobs("keys=48,stages=3");
     const Stream *stream = pu_stream(a, "wide", text, 0, &v);
     TileProgram *p = pass_pipeline(a, stream, &o, &diags);
     ck_assert_ptr_nonnull(p);
@@ -166,7 +169,7 @@ ARENA_TEST_EACH(wide_values_are_right, 0, 4) {
         apart += tile_has_roles(k);
         ck_assert((tile_by_groups(k) || tile_has_roles(k)) == (k->purpose != PURPOSE_COMBINE));
     }
-    ck_assert_int_eq(apart, _i == 0 || _i == 3 ? 2 : 0); // where two tiles of k fit, with v in it
+    ck_assert_int_eq(apart, _i == 0 || _i > 2 ? 2 : 0); // where two tiles of k fit, with v in it
     TileProgram *before = pass_algorithm(a, stream, &o, &diags);
     pu_same(a, v, before, p, few, 1e-6);
     pu_same(a, v, before, p, many, 1e-6);
