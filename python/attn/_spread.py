@@ -378,6 +378,24 @@ class _Move(NamedTuple):
             return new.narrow(self.put_dim, self.put[r][0][0], _length(self.put[r]))
         return self.empty(x, _length(self.put[r]))
 
+    def carry(self, x: torch.Tensor, new: torch.Tensor) -> None:
+        """What a rank sends itself, from interval to interval."""
+        before = 0
+        for a, b in self.cut[self.line.rank]:
+            at = 0
+            for c, d in self.put[self.line.rank]:
+                part, place = x.narrow(self.cut_dim, a, b - a), new.narrow(self.put_dim, c, d - c)
+                if self.cut_dim != self.put_dim:
+                    part, place = part.narrow(self.put_dim, at, d - c), place.narrow(self.cut_dim, before, b - a)
+                else:  # both say where the same rows are
+                    first, last = max(before, at), min(before + b - a, at + d - c)
+                    n = max(last - first, 0)
+                    part, place = (y.narrow(self.cut_dim, first - y0 if n else 0, n) for y, y0 in ((part, before), (place, at)))
+                if part.numel():
+                    place.add_(part) if self.adds else place.copy_(part)
+                at += d - c
+            before += b - a
+
     @property
     def adds(self) -> bool:
         return sum(map(_length, self.put)) > _length(_merged([i for intervals in self.put for i in intervals]))
@@ -421,9 +439,10 @@ class _Travel:
         found = []
         for i, (x, m, new) in enumerate(zip(self.xs, self.moves, self.new)):
             for r in range(self.line.ranks):  # sums are in f32, in the order of ranks
-                part = _packed(x, m.cut_dim, m.cut[r]) if r == self.line.rank else self.into[r][i]
-                if r == self.line.rank or not m.lands(new, r):
-                    _unpack(part, new, m.put_dim, m.put[r], m.adds)
+                if r == self.line.rank:
+                    m.carry(x, new)
+                elif not m.lands(new, r):
+                    _unpack(self.into[r][i], new, m.put_dim, m.put[r], m.adds)
             found.append(new.to(x.dtype))
         return found
 

@@ -2,10 +2,11 @@
 """Trains a small random Llama on one process, or with its sequences spread over several; the loss curve is the same.
 
     python3 python/examples/train.py
-    torchrun --nproc_per_node=4 python/examples/train.py --sequence=2 [--device=cuda] [--method=heads]
+    torchrun --nproc_per_node=4 python/examples/train.py --sequence=2 [--device=cuda] [--fsdp] [--method=heads]
 
 Of four processes with --sequence=2 two have the batch, and two the positions of each sequence. Each process computes its rows and positions; the
-keys come to it (attn.Spread); the gradients are added up over all of them, here by hand, in a real model by FSDP2 or DDP.
+keys come to it (attn.Spread); the gradients are added up over all of them, by hand, or with --fsdp by FSDP2 (PyTorch 2.6), which shards the parameters
+over all of them.
 """
 
 import argparse
@@ -85,16 +86,33 @@ def batches(steps):
         yield torch.stack(text[:-1], 1), torch.stack(text[1:], 1)
 
 
-def train(steps, device, sequence=1, **method):
+def by_hand(ranks, sequence):
+    """The group that shares this process's sequences, and which part of the batch it has."""
+    rows = [dist.new_group(range(r, r + sequence)) for r in range(0, ranks, sequence)]
+    part = dist.get_rank() // sequence
+    return rows[part], part
+
+
+def by_fsdp(model, device, ranks, sequence):
+    """Likewise. Parameters are sharded over all processes, of which FSDP2 takes the mean of the gradients."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    kind = torch.device(device).type
+    mesh = init_device_mesh(kind, (ranks // sequence, sequence), mesh_dim_names=("dp", "cp"))
+    fully_shard(model, mesh=init_device_mesh(kind, (ranks,)))  # of a large model each layer before
+    return mesh["cp"], mesh.get_local_rank("dp")
+
+
+def train(steps, device, sequence=1, fsdp=False, **method):
     """The loss of each step, of all processes."""
     torch.manual_seed(0)
     model = Llama().to(device)
     spread, positions, group = {}, torch.arange(LENGTH, device=device), 0
     ranks = dist.get_world_size() if dist.is_initialized() else 1
     if ranks > 1:
-        rows = [dist.new_group(range(r, r + sequence)) for r in range(0, ranks, sequence)]
-        group = dist.get_rank() // sequence  # which part of the batch
-        sp = attn.Spread(rows[group], LENGTH, order="zigzag")
+        rows, group = by_fsdp(model, device, ranks, sequence) if fsdp else by_hand(ranks, sequence)
+        sp = attn.Spread(rows, LENGTH, order="zigzag")
         spread, positions = {"spread": sp, **method}, sp.positions.to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     losses = []
@@ -105,10 +123,10 @@ def train(steps, device, sequence=1, **method):
         # a share of the mean over all, so that losses and gradients add up
         loss = torch.nn.functional.cross_entropy(model(tokens, positions, **spread).flatten(0, 1), wanted.flatten(), reduction="sum") / (BATCH * LENGTH)
         optimizer.zero_grad()
-        loss.backward()
+        (loss * ranks if fsdp else loss).backward()  # of which a mean is taken
         total = loss.detach()
         if ranks > 1:
-            for x in [total, *(p.grad for p in model.parameters())]:
+            for x in [total, *([] if fsdp else [p.grad for p in model.parameters()])]:
                 dist.all_reduce(x)
         optimizer.step()
         losses.append(float(total))
@@ -121,6 +139,7 @@ def main():
     options.add_argument("--steps", type=int, default=12)
     options.add_argument("--sequence", type=int, default=1, help="processes that share the positions of a sequence")
     options.add_argument("--method", choices=("keys", "heads"), help="default: what takes less time")
+    options.add_argument("--fsdp", action="store_true", help="FSDP2 has the parameters, on several processes")
     given = options.parse_args()
     device, rank = given.device, int(os.environ.get("RANK", 0))
     if "RANK" in os.environ:  # started by torchrun
@@ -129,7 +148,7 @@ def main():
             torch.cuda.set_device(device)
         dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
     torch.set_num_threads(1)
-    for step, loss in enumerate(train(given.steps, device, given.sequence, method=given.method)):
+    for step, loss in enumerate(train(given.steps, device, given.sequence, given.fsdp, method=given.method)):
         if rank == 0:
             print(f"step {step}: loss {loss:.5f}", flush=True)
     if dist.is_initialized():

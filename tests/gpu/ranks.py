@@ -1,6 +1,6 @@
 """attn.Spread over the GPUs of this machine, by NCCL: results and gradients against one GPU, then rates.
 
-    PYTHONPATH=python python3 tests/gpu/ranks.py [--rates]
+    PYTHONPATH=python python3 tests/gpu/ranks.py [--rates | --decode]
 
 Prints a line for each case, then `N passed, N failed`. A rate is that of all ranks; "of one" is the share of a GPU's own rate that each reaches, where
 one GPU does the whole sequence alone (calls one after the other, medians). "chunks" is the method keys with no room for the whole length. Beside
@@ -136,6 +136,51 @@ def decoding(device, ranks, B, S):
     return f"{line} {error:.1e} apart", bool(error < 1e-2)
 
 
+PAGE = 16
+
+
+def paged(device, ranks, B, S, block):
+    """The same of caches in pages, whose sequences have lengths of their own."""
+    rank = dist.get_rank()
+    kernel = attn.compile(library("causal"), defines={"D": 128, "Dv": 128}, target=_torch._target(device), dtype="bf16", layout=f"paged:{PAGE}", phase="fwd,part")
+    q, k, v = (x.to(torch.bfloat16) for x in drawn(device, (B, 32, 128), (B * S // PAGE, PAGE, 8, 128), (B * S // PAGE, PAGE, 8, 128)))
+    table = torch.randperm(B * S // PAGE, generator=torch.Generator().manual_seed(1)).to(torch.int32).reshape(B, S // PAGE).to(device)
+    lens = (S - torch.arange(B, dtype=torch.int32) % 64 * 7 % (S // 2)).to(torch.int32).to(device)
+    pages = attn.SpreadPages(None, block)
+    mine = torch.tensor([pages.owner(t * PAGE) == rank for t in range(S // PAGE)], device=device)
+    own = table[:, mine].contiguous()
+    runs = {"alone": lambda: kernel(q, k, v, page_table=table, kv_len=lens), "spread": lambda: pages(kernel, q, k, v, page_table=own, kv_len=lens)}
+    line, found = f"paged decoding b{B} keys {S}, blocks of {block}:", []
+    for name, run in runs.items():
+        found.append(run())
+        called = median_ms(run)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            kept = run()
+        found[-1] = kept
+        line += f" {name} {called * 1e3:.0f} us, in a graph {median_ms(graph.replay) * 1e3:.0f};"
+    lens -= 5  # lengths may change between replays
+    for _ in range(100):
+        graph.replay()
+    expected = runs["alone"]().float()
+    error = (found[1].float() - expected).norm() / expected.norm()
+    return f"{line} {error:.1e} apart", bool(error < 1e-2)
+
+
+def compiled(device):
+    """torch.compile in one graph, forward and backward, beside calls."""
+    module, S = attn.Attention(library("causal")), 1000
+    q, k, v, do = (x.to(torch.bfloat16) for x in drawn(device, (2, 8, S, 64), (2, 2, S, 64), (2, 2, S, 64), (2, 8, S, 64)))
+    worst = 0.0
+    for method in "keys", "heads":
+        sp = attn.Spread(None, S, "zigzag")
+        own, weigh = [sp.shard(x, 2).requires_grad_() for x in (q, k, v)], sp.shard(do, 2)
+        call = torch.compile(lambda *x: module(*[y * 1 for y in x], spread=sp, method=method) + 0, fullgraph=True)  # noqa: B023
+        found, expected = ((o, *torch.autograd.grad(o, own, weigh)) for o in (call(*own), module(*own, spread=sp, method=method)))
+        worst = max(worst, *(float((x.float() - y.float()).norm() / y.float().norm()) for x, y in zip(found, expected)))
+    return f"torch.compile: {worst:.1e} apart", worst < 1e-2
+
+
 def peer(device, ranks, S, rotate):
     """PyTorch's ring, with its own balance, by either way for keys to travel."""
     import torch.nn.functional as F
@@ -194,7 +239,7 @@ def process(rank, ranks, store, told):
     device = torch.device("cuda", rank)
     dist.init_process_group("nccl", init_method="file://" + store, rank=rank, world_size=ranks, timeout=datetime.timedelta(seconds=60))
     failed = passed = 0
-    for order, method in () if "--rates" in sys.argv else (("contiguous", "keys"), ("zigzag", "keys"), ("contiguous", "chunks"), ("zigzag", "chunks"), ("zigzag", "heads")):
+    for order, method in () if {"--rates", "--decode"} & set(sys.argv) else (("contiguous", "keys"), ("zigzag", "keys"), ("contiguous", "chunks"), ("zigzag", "chunks"), ("zigzag", "heads")):
         for name in CASES:
             if name == "alibi" and method == "heads":  # which reads h
                 continue
@@ -209,12 +254,16 @@ def process(rank, ranks, store, told):
         passed, failed = passed + good, failed + (not good)
         if rank == 0:
             print(line, flush=True)
-    for name, S, orders, inputs in RATES:
+    for line, good in (paged(device, ranks, 64, 8192, 16), paged(device, ranks, 1, 131072, 16), paged(device, ranks, 1, 131072, 512), compiled(device)):
+        passed, failed = passed + good, failed + (not good)
+        if rank == 0:
+            print(line, flush=True)
+    for name, S, orders, inputs in () if "--decode" in sys.argv else RATES:
         given = {n: x(device, S) if callable(x) else x for n, x in inputs.items()}
         for line in rates(device, ranks, name, S, orders, given):
             if rank == 0:
                 print(line, flush=True)
-    for rotate in "allgather", "alltoall":
+    for rotate in () if "--decode" in sys.argv else ("allgather", "alltoall"):
         try:
             line = peer(device, ranks, 65536, rotate)
         except (AttributeError, ImportError, RuntimeError, TypeError) as e:
@@ -231,7 +280,8 @@ if __name__ == "__main__":
     if not count:
         print("SKIPPED: PyTorch sees no GPU\n0 passed, 0 failed")
         sys.exit(0)
-    compile_all(() if "--rates" in sys.argv else CASES)
+    if "--decode" not in sys.argv:
+        compile_all(() if "--rates" in sys.argv else CASES)
     told = mp.get_context("spawn").SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(process, (count, os.path.join(folder, "store"), told), nprocs=count)

@@ -148,13 +148,17 @@ attention learned_sink {
 """
 
 
+def stream_of_cpus():
+    stream = torch.cpu.Stream  # of which FSDP2 asks more than PyTorch 2.6 has on CPUs, where all is in order
+    stream.record_event, stream.wait_event = lambda self, event=None: torch.cpu.Event(), lambda self, event: None
+
+
 def work_of_fsdp(rank, ranks, group):
     """Two ranks have the batch, two the sequence; FSDP2 and DDP add up the gradients of both."""
     from torch.distributed.fsdp import fully_shard
     from torch.nn.parallel import DistributedDataParallel
 
-    stream = torch.cpu.Stream  # of which FSDP2 asks more than PyTorch 2.6 has on CPUs, where all is in order
-    stream.record_event, stream.wait_event = lambda self, event=None: torch.cpu.Event(), lambda self, event: None
+    stream_of_cpus()
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "cp"))
     x = torch.randn(2, 64, 32, generator=torch.Generator().manual_seed(1))
     alone = Layer(None)
@@ -168,6 +172,18 @@ def work_of_fsdp(rank, ranks, group):
             close((p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad) / added, wanted.grad, name)
 
 
+def work_of_the_example(rank, ranks, group):
+    """python/examples/train.py with FSDP2 over the other dimension has the losses of one process."""
+    sys.path.insert(0, os.path.join(HERE, "..", "..", "python", "examples"))
+    import train
+
+    stream_of_cpus()
+    with unittest.mock.patch.object(train.dist, "is_initialized", lambda: False):
+        alone = train.train(5, "cpu")
+    spread = train.train(5, "cpu", 2, True)
+    assert max(abs(a - b) for a, b in zip(alone, spread)) < 1e-3 and alone[-1] < alone[0] / 2, (alone, spread)
+
+
 class Mesh(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -179,6 +195,9 @@ class Mesh(unittest.TestCase):
 
     def test_compiled(self):
         self.processes.do(self, work_of_compiled, 2)
+
+    def test_the_example(self):
+        self.processes.do(self, work_of_the_example, 4)
 
     def test_beside_fsdp_and_ddp(self):
         self.processes.do(self, work_of_fsdp, 4)
