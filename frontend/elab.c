@@ -206,7 +206,10 @@ Tx *elab_coerce(Elab *e, TxType to, Tx *v, Span span, const char *what) {
     if (v->type == TX_BAD || v->type == to) return v;
     if (to == TX_F32 && v->type == TX_I32) return to_f32(e, v, span);
     return fail(e, span, "%s is %s, not %s%s", what, tx_type_name(to), type_of(v),
-                to == TX_BOOL && is_number(v) ? ": compare it, 'x != 0'" : "");
+                to == TX_BOOL && is_number(v) ? ": compare it, 'x != 0'"
+                : to == TX_F32 && v->type == TX_BOOL
+                    ? ": f32(c) is 1 or 0, and a choice is 'c ? a : b'"
+                    : "");
 }
 
 // Two numbers to their common type.
@@ -410,15 +413,22 @@ static Tx *squared_norm(Elab *e, const Tx *v, Span at) {
     return fail(e, at, "sqnorm takes the q or k of its clause, a row input, or the o of 'output'");
 }
 
+// The q, k or v of a clause that gives it.
+static bool element_of_row(const Tx *v) {
+    return tx_is_sym(v, TS_EQ) || tx_is_sym(v, TS_EK) || tx_is_sym(v, TS_EV) || tx_is_sym(v, TS_O);
+}
+
 static Tx *dot_product(Elab *e, Tx **v, Span at) {
     Variant *variant = e->variant;
     bool swapped = is_row(v[0]) && v[0]->sym == TS_TILE_K;
     const Tx *q = v[swapped], *k = v[!swapped];
+    bool itself =
+        (is_row(q) && is_row(k)) || (element_of_row(q) && element_of_row(k) && q->sym == k->sym);
     if (!is_row(q) || !is_row(k) || q->sym != TS_TILE_Q || k->sym != TS_TILE_K)
         return fail(
             e, at,
             "dot takes a row of the query's side and one of the key's, as q and k of 'score'%s",
-            is_row(q) && is_row(k) ? "; the dot product of one with itself is sqnorm" : "");
+            itself ? "; the dot product of one with itself is sqnorm" : "");
     if (row_of(e, q)->width != row_of(e, k)->width)
         return fail(e, at, "dot of %d and %d channels", row_of(e, q)->width, row_of(e, k)->width);
     RowPair pair = {{q->index, k->index}};

@@ -321,6 +321,7 @@ static unsigned wanted(const yysymbol_kind_t *expected, int n) {
         if (expected[i] == YYSYMBOL_OROR) w |= WANTED_OPERATOR;
         if (expected[i] == YYSYMBOL_LET) w |= WANTED_STATEMENT;
         if (expected[i] == YYSYMBOL_DIM) w |= WANTED_ITEM;
+        if (expected[i] == YYSYMBOL_ATTENTION) w |= WANTED_DEFINITION;
         if (!strcmp(c, "';'")) w |= WANTED_SEMICOLON;
         if (n == 1 && !strcmp(c, "'('")) w |= WANTED_PARAMS;
         if (n == 1 && !strcmp(c, "':'")) w |= WANTED_COLON;

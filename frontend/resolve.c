@@ -237,6 +237,10 @@ static void unknown_name(Resolve *r, const char *what, AstName name) {
                    "the sum)";
         const char *meant = NULL;
         if (!hint) hint = suggest(s, &r->scope, name.s, &meant);
+        if (!*hint && in_clause && strcmp(what, "function") != 0)
+            hint = arena_printf(s->arena,
+                                " (an input is declared before the clauses: 'input %s: f32%s;')",
+                                name.s, !strcmp(what, "input") ? "[H]" : "");
         Diag *g = diag_error(s->diags, name.span, "unknown %s '%s'%s", what, name.s, hint);
         diag_fix(s->diags, g, name.span, meant);
         if (module) fix_import(s, g, module);
@@ -285,13 +289,16 @@ static void flatten_name(Resolve *r, const AstExpr *e) {
 
 static bool check_arguments(Resolve *r, const AstExpr *e, int takes, Span defined) {
     if (e->args.n == takes) return true;
-    bool max = !strcmp(e->name.s, "max"),
-         reduces = e->args.n == 1 && (max || !strcmp(e->name.s, "min"));
+    bool max = !strcmp(e->name.s, "max"), rowmax = !strcmp(e->name.s, "rowmax"),
+         reduces = e->args.n == 1 && (max || !strcmp(e->name.s, "min")),
+         pair = e->args.n == 2 && (rowmax || !strcmp(e->name.s, "rowmin"));
     Diag *g = diag_error(r->s->diags, e->span, "'%s' takes %d argument%s, not %d%s", e->name.s,
                          takes, takes == 1 ? "" : "s", e->args.n,
-                         !reduces ? ""
-                         : max    ? ": over the keys of a row it is rowmax(x)"
-                                  : ": over the keys of a row it is rowmin(x)");
+                         pair && rowmax ? ": the larger of two numbers is max(a, b)"
+                         : pair         ? ": the smaller of two numbers is min(a, b)"
+                         : !reduces     ? ""
+                         : max          ? ": over the keys of a row it is rowmax(x)"
+                                        : ": over the keys of a row it is rowmin(x)");
     if (defined.file) diag_note(r->s->diags, g, defined, "'%s' is defined here", e->name.s);
     return false;
 }

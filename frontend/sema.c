@@ -65,11 +65,28 @@ Tx *sema_define(Sema *s, const char *name, TxType type, bool is_const, Span span
     return tx_bad(&s->tx);
 }
 
-static void check_defines(Sema *s) {
+// ": it has A, D", each once.
+static const char *definable(Sema *s, const AstModule *m) {
+    NameMap seen = {0};
+    Text t = text_new(s->arena);
+    for (int i = 0; i < m->items.n; i++) {
+        const AstItem *item = m->items.data[i];
+        bool constant = item->kind == AST_CONST;
+        for (int k = 0; k < (constant ? 1 : item->items.n); k++) {
+            const AstItem *x = constant ? item : item->items.data[k];
+            if ((!constant && x->kind != AST_DIM) || names_get(&seen, x->name.s)) continue;
+            names_put(s->arena, &seen, x->name.s, s);
+            text_printf(&t, "%s%s", t.n ? ", " : ": it has ", x->name.s);
+        }
+    }
+    return t.s;
+}
+
+static void check_defines(Sema *s, const AstModule *m) {
     for (int i = 0; i < s->options->ndefines; i++)
         if (!s->define_used[i]) {
-            diag_error(s->diags, (Span){0}, "-D%s: '%s' has no dim and no const of this name",
-                       s->options->defines[i].name, s->options->path);
+            diag_error(s->diags, (Span){0}, "-D%s: '%s' has no dim and no const of this name%s",
+                       s->options->defines[i].name, s->options->path, definable(s, m));
             s->status = FE_USAGE;
         }
 }
@@ -252,7 +269,7 @@ Module *fe_load(Arena *a, Diags *d, const FeOptions *options, FeStatus *status) 
         diag_error(d, (Span){f->file, 0, 0}, "'%s' holds no attention and no recurrence",
                    options->path);
     if (d->errors == before) // what could not be read may have held the name
-        check_defines(&s);
+        check_defines(&s, f->ast);
     *status = s.status ? s.status : d->errors > before ? FE_SOURCE : FE_OK;
     if (*status) return NULL;
     Module *m = ARENA_NEW(a, Module);

@@ -139,6 +139,7 @@ void warn_pair(Sema *s, const AstItem *item, ClauseId id, const Tx *result, cons
                int n);
 // Lets that nothing reads, of a body without mistakes.
 void warn_lets(Sema *s, const Body *b);
+void warn_size_of_others(Sema *s, const Variant *v, const AstName *name);
 // Of a variant without mistakes: what its clauses compute, and the inputs that they do not read.
 void warn_variant(Sema *s, const Variant *v, const AstItem *item, const Scope *scope);
 

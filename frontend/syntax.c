@@ -4,6 +4,7 @@
 // In: tokens. Out: the same tokens, with a '}' before what cannot stand inside braces (reported once,
 // with the place where the block was opened), so that what follows is read as it was meant. A message
 // says what to write instead where it is known what other languages have there (habits.def).
+#include "frontend/describe.h"
 #include "frontend/gram.h"
 #include "frontend/parse.h"
 
@@ -176,6 +177,24 @@ static const char *word_hint(const Parse *p, Span at, unsigned wanted) {
     return NULL;
 }
 
+// The name before has the parameters of its clause, where there is one.
+static const char *params_hint(const Parse *p) {
+    FeWords words = fe_words(p->arena);
+    for (int i = 0; i < words.n; i++) {
+        const FeWord *w = &words.data[i];
+        if (w->kind != FE_CLAUSE || !stands(p, p->last, w->name)) continue;
+        int n = w->nparams -
+                (!strcmp(w->name, "decay") || !strcmp(w->name, "bonus")); // d: for each channel
+        Text t = text_new(p->arena);
+        for (int k = 0; k < n; k++) text_printf(&t, "%s%s", k ? ", " : "", w->params[k].name);
+        return arena_printf(
+            p->arena,
+            "parameters come first, in parentheses: %s(%s) = ...; trailing ones may be left out",
+            w->name, t.s);
+    }
+    return "parameters come first, in parentheses: normalize(s) = ...";
+}
+
 static const char *hint(const Parse *p, Span at, unsigned wanted) {
     char before = at.start == p->last.end ? char_before(p, at) : ' ', c = char_at(p, at.start);
     bool in_call = p->enclosing.end && p->text[p->enclosing.start] == '(';
@@ -193,8 +212,9 @@ static const char *hint(const Parse *p, Span at, unsigned wanted) {
     if (!known && wanted & WANTED_STATEMENT) known = assignment_hint(p, at);
     if (!known && wanted & WANTED_STATEMENT && (isalnum((unsigned char)c) || c == '('))
         known = "the result is given by 'return ...;'";
-    if (!known && wanted & WANTED_PARAMS)
-        known = "parameters come first, in parentheses: normalize(s) = ...";
+    if (!known && wanted & WANTED_PARAMS) known = params_hint(p);
+    if (!known && wanted & WANTED_DEFINITION)
+        known = "here stand import, const, fn, normalization, attention and recurrence";
     if (!known && wanted & WANTED_COLON) known = "an input is written 'input x: f32[H, D];'";
     if (!known && wanted & WANTED_EXTENT)
         known = "an extent is a name or a number: 'dim E = 2 * D;' names one, and a new name takes "
@@ -202,13 +222,19 @@ static const char *hint(const Parse *p, Span at, unsigned wanted) {
     return !known && wanted & MET_RESERVED ? "this is a reserved word" : known;
 }
 
-// Is the rest of the line after the last token a comment that was meant as a division?
-static bool floor_division(const Parse *p) {
+// Is the rest of the line after the last token a comment that was meant as a division? It holds what ends the statement, or within
+// brackets what closes them or a number.
+static bool floor_division(const Parse *p, bool in_brackets) {
     uint32_t i = skip_blanks(p, p->last.end);
-    const char *end = i < p->n ? memchr(p->text + i, '\n', p->n - i) : NULL;
-    size_t n = end ? (size_t)(end - (p->text + i)) : p->n - i;
-    return n > 2 && !memcmp(p->text + i, "//", 2) && memchr(p->text + i, ';', n);
+    const char *s = p->text + i, *end = i < p->n ? memchr(s, '\n', p->n - i) : NULL;
+    size_t n = end ? (size_t)(end - s) : p->n - i;
+    if (n < 3 || memcmp(s, "//", 2) != 0) return false;
+    bool closes = memchr(s, ')', n) || memchr(s, ']', n);
+    return memchr(s, ';', n) ||
+           (in_brackets && (closes || isdigit((unsigned char)char_at(p, skip_blanks(p, i + 2)))));
 }
+
+#define DIVISION "'//' begins a comment: '/' of two i32 rounds down by itself"
 
 void parse_unexpected(Parse *p, Span at, const char *what, unsigned wanted, const char *keyword) {
     if (at.start == at.end && at.start < p->n) return; // a brace that was missing, and reported
@@ -218,16 +244,18 @@ void parse_unexpected(Parse *p, Span at, const char *what, unsigned wanted, cons
     bool line_ended = wanted & WANTED_SEMICOLON && !same_line(p, ends, at.start);
     if (line_ended) {
         Span end = {p->file, ends - 1, ends};
-        bool comment = floor_division(p);
-        Diag *g = diag_error(
-            p->diags, end, "expected ';' after this%s",
-            comment ? " ('//' begins a comment: '/' of two i32 rounds down by itself)" : "");
+        bool comment = floor_division(p, false);
+        Diag *g = diag_error(p->diags, end, "expected ';' after this%s",
+                             comment ? " (" DIVISION ")" : "");
         diag_fix(p->diags, g, (Span){end.file, end.end, end.end}, comment ? NULL : ";");
         return;
     }
-    const char *more =
-        keyword ? arena_printf(p->arena, "did you mean '%s'?", keyword) : hint(p, at, wanted);
-    const char *fix = more && strstr(more, "did you mean '=='?") ? "==" : keyword;
+    bool bracketed = p->enclosing.end && p->text[p->enclosing.start] != '{';
+    bool divided = bracketed && !same_line(p, p->last.end, at.start) && floor_division(p, true);
+    const char *more = divided   ? DIVISION
+                       : keyword ? arena_printf(p->arena, "did you mean '%s'?", keyword)
+                                 : hint(p, at, wanted);
+    const char *fix = more && strstr(more, "did you mean '=='?") ? "==" : divided ? NULL : keyword;
     Diag *g = diag_error(p->diags, at, more ? "%s (%s)" : "%s", what, more);
     diag_fix(p->diags, g, at, fix);
     char c = char_at(p, at.start);

@@ -172,6 +172,7 @@ static TxExtent named_extent(Check *c, const AstItem *item, const AstName *name)
     Decl *d = scope_find(&c->scope, name->s);
     if (d) sema_use(s, name->span, d, false);
     if (!d) {
+        warn_size_of_others(s, c->v, name);
         VEC_PUSH(s->arena, &c->v->sizes, name->s);
         int i = c->v->sizes.n - 1;
         define(c, DECL_SIZE, item, name->s, name->span, tx_sym(&s->tx, TS_SIZE, i, (Span){0}));

@@ -344,6 +344,28 @@ void warn_lets(Sema *s, const Body *b) {
     }
 }
 
+// ---- sizes of the other kind of variant
+
+// Sq of a recurrence, Hq of an attention: nothing ties such an extent to q, k and v.
+void warn_size_of_others(Sema *s, const Variant *v, const AstName *name) {
+    static const struct {
+        VariantKind of;
+        const char *name, *instead;
+    } sizes[] = {{VARIANT_ATTENTION, "Hkv", "heads of k and v are Hk and Hv"},
+                 {VARIANT_ATTENTION, "Sq", "positions are S"},
+                 {VARIANT_ATTENTION, "Sk", "positions are S"},
+                 {VARIANT_RECURRENCE, "S", "queries are Sq, keys are Sk"},
+                 {VARIANT_RECURRENCE, "Hq", "heads of q are H"},
+                 {VARIANT_RECURRENCE, "Hk", "heads of k and v are Hkv"},
+                 {VARIANT_RECURRENCE, "Hv", "heads of k and v are Hkv"}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i].of != v->kind && !strcmp(sizes[i].name, name->s))
+            diag_warning(s->diags, name->span,
+                         "'%s' is a size of %s: here it is a free one, that the array gives; %s",
+                         name->s, v->kind == VARIANT_RECURRENCE ? "attentions" : "recurrences",
+                         sizes[i].instead);
+}
+
 // ---- indices of other extents
 
 // What the symbol counts in the clause, and what else an attention counts, which an index by it mistakes.
@@ -395,9 +417,17 @@ static void warn_empty_mask(const Warn *w) {
         diag_warning(w->s->diags, mask->span, "no pair passes this mask: every row is empty");
 }
 
+static void warn_negative_decay(const Warn *w) {
+    const Tx *decay = w->v->clause[CLAUSE_DECAY];
+    if (decay && decay->known && decay->value.f < 0)
+        diag_warning(w->s->diags, decay->span,
+                     "a decay is at least 0: this one makes every output NaN");
+}
+
 void warn_variant(Sema *s, const Variant *v, const AstItem *item, const Scope *scope) {
     Warn w = {.s = s, .v = v, .item = item};
     warn_inputs(&w, scope);
+    warn_negative_decay(&w);
     if (v->kind != VARIANT_ATTENTION) return;
     if (v->clause[CLAUSE_MODIFY]) warn_masked_scores(&w);
     warn_overflows(&w);

@@ -117,6 +117,7 @@ static Status position(Bind *c, const char *text) {
 
 // What --in NAME may not name.
 static Status not_an_input(const Bind *c, const char *name, int arg) {
+    const char *instead = sig_instead(c->arena, c->sig, name, true);
     if (arg < 0 && sig_is_gradient(c->sig, name) && !c->sig->backward)
         return cmd_fail(STATUS_USAGE, "--in %s: it is a gradient, and no backward is asked for%s",
                         name, c->o->verb == VERB_BENCH ? ": --phase=bwd" : "");
@@ -124,12 +125,10 @@ static Status not_an_input(const Bind *c, const char *name, int arg) {
         return cmd_fail(STATUS_USAGE, "--in %s: the backward takes the gradients of outputs: do%s",
                         name, c->sig->recurrence ? ", dstate" : " and dNAME of an emit");
     if (name[0] == 'd' && name[1] && !c->sig->recurrence)
-        return cmd_fail(STATUS_USAGE, "--in %s: %s has no such input, and emits no %s", name,
-                        c->sig->name, name + 1);
-    return cmd_fail(STATUS_USAGE, "--in %s: %s has no such input", name, c->sig->name);
+        return cmd_fail(STATUS_USAGE, "--in %s: %s has no such input, and emits no %s%s", name,
+                        c->sig->name, name + 1, instead);
+    return cmd_fail(STATUS_USAGE, "--in %s: %s has no such input%s", name, c->sig->name, instead);
 }
-
-static bool is_read(const SigArg *g) { return g->role != ARG_OUTPUT && g->role != ARG_GRAD_OUT; }
 
 static Status named_inputs(Bind *c) {
     bool *seen = ARENA_ARRAY(c->arena, bool, c->sig->args.n);
@@ -140,7 +139,7 @@ static Status named_inputs(Bind *c) {
         bool offset = arg < 0 && !c->sig->recurrence && !c->sig->batch;
         if (offset && strcmp(p->name, "q_offset") == 0)
             s = position(c, p->value);
-        else if (arg < 0 || !is_read(&c->sig->args.data[arg]))
+        else if (arg < 0 || !sig_is_read(&c->sig->args.data[arg]))
             s = not_an_input(c, p->name, arg);
         else if (seen[arg])
             s = cmd_fail(STATUS_USAGE, "--in %s is given twice", p->name);
@@ -373,7 +372,7 @@ static Status make(Bind *c, int arg) {
         return STATUS_DONE; // left out
     if (!tensor_alloc(t, g->dtype, g->rank, dim))
         return cmd_fail(STATUS_SYSTEM, "%s: out of memory", g->name);
-    if (!is_read(g))
+    if (!sig_is_read(g))
         memset(t->data, 0xff,
                (size_t)t->count * (size_t)dtype_bytes(g->dtype)); // NaN in every float type
     else if (c->draw[arg].kind)
@@ -411,7 +410,7 @@ static Status bind(Binding *b, Arena *a, const Signature *sig, const Options *o,
     if (s == STATUS_DONE) s = fits(&c);
     for (int i = 0; i < sig->args.n && s == STATUS_DONE; i++) s = make(&c, i);
     for (int i = 0; i < sig->args.n && s == STATUS_DONE && o->verb == VERB_CHECK; i++)
-        if (is_read(&sig->args.data[i]) && !is_named(&c, i)) batch_poison(b, i);
+        if (sig_is_read(&sig->args.data[i]) && !is_named(&c, i)) batch_poison(b, i);
     for (int i = 0; i < sig->args.n; i++) npy_free(&c.file[i]);
     if (s != STATUS_DONE) bind_free(b);
     return s;

@@ -38,7 +38,7 @@ static Status configuration(const DryKernels *all, const Signature *sig, const C
     MaskMap m;
     char sizes[512];
     Arena *a = arena_new();
-    Status s = bind_inputs(&b, a, sig, o, shape);
+    Status s = bind_read(&b, a, sig, o, shape, mask_reads(a, c->tiles.data[0], sig));
     if (s == STATUS_DONE) {
         double inside = mask_map(&m, a, c->tiles.data[0], &b, 0, 0) ? 1 : m.inside;
         double flop = 2 * bind_pairs(&b) * (sig->D + sig->Dv) * inside;

@@ -11,24 +11,23 @@
 #include <string.h>
 #include <time.h>
 
-static bool is_output(const SigArg *g) { return g->role == ARG_OUTPUT || g->role == ARG_GRAD_OUT; }
-
 // A name of --out that is no output.
-static Status no_output(const Signature *sig, const char *name) {
+static Status no_output(Arena *a, const Signature *sig, const char *name) {
     int of = name[0] == 'd' ? sig_arg(sig, name + 1) : -1;
-    if (of >= 0 && is_output(&sig->args.data[of]))
+    if (of >= 0 && !sig_is_read(&sig->args.data[of]))
         return cmd_fail(STATUS_USAGE, "--out %s: a backward takes it: --in %s=...", name, name);
     if (of >= 0 && sig->args.data[of].role == ARG_INPUT)
         return cmd_fail(
             STATUS_USAGE,
             "--out %s: only inputs that are marked `grad` have a gradient, and %s is not", name,
             name + 1);
-    return cmd_fail(STATUS_USAGE, "--out %s: %s has no such output", name, sig->name);
+    return cmd_fail(STATUS_USAGE, "--out %s: %s has no such output%s", name, sig->name,
+                    sig_instead(a, sig, name, false));
 }
 
 // Names of --out that are no output are mistakes of the command line. Where a file cannot be written
 // is found before anything runs.
-static Status check_outputs(const Signature *sig, const Options *o) {
+static Status check_outputs(Arena *a, const Signature *sig, const Options *o) {
     for (int i = 0; i < o->out.n; i++) {
         const char *name = o->out.data[i].name, *path = o->out.data[i].value;
         for (int k = 0; k < i; k++)
@@ -36,7 +35,7 @@ static Status check_outputs(const Signature *sig, const Options *o) {
                 return cmd_fail(STATUS_USAGE, "--out %s and --out %s both write %s",
                                 o->out.data[k].name, name, path);
         int arg = sig_arg(sig, name);
-        if (arg < 0 || !is_output(&sig->args.data[arg])) return no_output(sig, name);
+        if (arg < 0 || sig_is_read(&sig->args.data[arg])) return no_output(a, sig, name);
     }
     for (int i = 0; i < o->out.n; i++) {
         Status s = file_may_be_written(o->out.data[i].value);
@@ -90,7 +89,7 @@ static Status deliver(const Binding *b, Arena *a, const Options *o) {
     if (zeros) cmd_note("%s", zeros);
     Status s = o->out.n ? write_outputs(b, o) : STATUS_DONE;
     for (int i = 0; i < b->sig->args.n && !o->out.n; i++)
-        if (is_output(&b->sig->args.data[i]))
+        if (!sig_is_read(&b->sig->args.data[i]))
             print_statistics(b->sig->args.data[i].name, &b->tensor[i]);
     return s;
 }
@@ -123,7 +122,7 @@ static Status run_kernel(Launch *l, Arena *a, Compile *c, const Options *o) {
     if (!l->sig)
         return cmd_fail(STATUS_USAGE,
                         "the artifact holds several variants: choose one with --entry=NAME");
-    Status s = check_outputs(l->sig, o);
+    Status s = check_outputs(a, l->sig, o);
     if (s == STATUS_DONE) s = bind_make(&b, a, l->sig, o, cmd_shape(o, a));
     if (s == STATUS_DONE && o->debug && c) s = look_outside(c, &b);
     if (s == STATUS_DONE) s = launch_bind(l, &b);

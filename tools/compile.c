@@ -86,8 +86,12 @@ FeStatus compile_open(Compile *c, const CompileOptions *o) {
         if (!o->entry || strcmp(v->name, o->entry) == 0) VEC_PUSH(c->arena, &c->variants, v);
     }
     if (c->variants.n) return FE_OK;
-    diag_error(&c->diags, (Span){0}, "%s holds no attention or recurrence named %s", o->source.path,
-               o->entry);
+    const char *all = "";
+    for (int i = 0; i < c->module->variants.n; i++)
+        all =
+            arena_printf(c->arena, "%s%s%s", all, i ? ", " : "", c->module->variants.data[i]->name);
+    diag_error(&c->diags, (Span){0}, "%s holds no attention or recurrence named %s; it holds %s",
+               o->source.path, o->entry, all);
     return FE_USAGE;
 }
 

@@ -1,5 +1,6 @@
 // signature.c: see signature.h.
 #include "signature.h"
+#include "frontend/names.h"
 #include "frontend/reference_batch.h"
 #include <string.h>
 
@@ -325,4 +326,19 @@ int sig_size(const Signature *s, const char *name) {
     for (int i = 0; i < s->sizes.n; i++)
         if (strcmp(s->sizes.data[i], name) == 0) return i;
     return -1;
+}
+
+bool sig_is_read(const SigArg *g) { return g->role != ARG_OUTPUT && g->role != ARG_GRAD_OUT; }
+
+const char *sig_instead(Arena *a, const Signature *s, const char *name, bool read) {
+    NameGuess g;
+    Text t = text_new(a);
+    names_guess_init(&g, name);
+    for (int i = 0; i < s->args.n; i++) {
+        const SigArg *x = &s->args.data[i];
+        if (sig_is_read(x) != read) continue;
+        names_guess(&g, x->name);
+        text_printf(&t, "%s%s", t.n ? ", " : "; it has ", x->name);
+    }
+    return g.best ? arena_printf(a, " (did you mean '%s'?)", g.best) : t.s;
 }

@@ -67,5 +67,8 @@ int sig_operands(const Signature *s);               // of q, k, v: the inputs fo
 int sig_rows(const Signature *s);                   // of Tq, where there is one; max_q follows it
 int sig_arg(const Signature *s, const char *name);  // -1: none
 int sig_size(const Signature *s, const char *name); // -1: none
+bool sig_is_read(const SigArg *g);                  // it comes, and does not go out
+// " (did you mean 'slope'?)", or "; it has q, k, v, slope": those that are read, or those that are not.
+const char *sig_instead(Arena *a, const Signature *s, const char *name, bool read);
 
 #endif

@@ -12,6 +12,7 @@ _NAMES = {
     "float32": 0, "float16": 1, "bfloat16": 2, "int32": 3, "bool": 4,
     "float8_e4m3fn": 5, "float8_e5m2": 6, "int8": 7,
 }  # fmt: skip
+_CODES = _NAMES["float8_e4m3fn"], _NAMES["float8_e5m2"]  # a kernel that takes them takes their codes as uint8, too
 _FROM = {number: name for name, number in _NAMES.items()}
 _DLPACK = {(2, 32): 0, (2, 16): 1, (4, 16): 2, (0, 32): 3, (6, 8): 4, (10, 8): 5, (12, 8): 6, (0, 8): 7}
 
@@ -39,7 +40,9 @@ def _library(x):
     return type(x).__module__.partition(".")[0]
 
 
-def _number(name, what):
+def _number(name, what, wanted=None):
+    if name == "uint8" and wanted in _CODES:
+        return wanted
     if name not in _NAMES:
         raise _Elements(f"{what}: elements of type {name} are not supported")
     return _NAMES[name]
@@ -50,7 +53,7 @@ def _torch_name(dtype):
     return str(dtype).partition(".")[2]
 
 
-def _view_torch(x, what):
+def _view_torch(x, what, wanted):
     kinds = {"cpu": rt.CPU, "cuda": rt.HIP if sys.modules["torch"].version.hip else rt.CUDA}
     if x.device.type not in kinds:
         raise TypeError(f"{what}: tensors on {x.device.type} are not supported")
@@ -58,7 +61,7 @@ def _view_torch(x, what):
         raise TypeError(f"{what}: tensors of layout {x.layout} are not supported")
     if x.is_neg():
         raise TypeError(f"{what}: its memory holds the numbers without their sign: pass {what}.resolve_neg()")
-    return View(x.data_ptr(), _number(_torch_name(x.dtype), what), x.shape, x.stride(), (kinds[x.device.type], x.device.index or 0), x)
+    return View(x.data_ptr(), _number(_torch_name(x.dtype), what, wanted), x.shape, x.stride(), (kinds[x.device.type], x.device.index or 0), x)
 
 
 def _strides(shape, strides, item):
@@ -70,14 +73,14 @@ def _strides(shape, strides, item):
     return tuple(s // item for s in strides)
 
 
-def _view_interface(x, a, device, what):
+def _view_interface(x, a, device, what, wanted):
     name = getattr(getattr(x, "dtype", None), "name", None)  # ml_dtypes: the type string says only "two bytes"
     if a["typestr"][0] == ">":  # such a type has the name of the native one
         raise TypeError(f"{what}: elements of type {a['typestr']} are big-endian: pass little-endian ones (astype)")
     if name not in _NAMES and a["typestr"][0] in "<|" and a["typestr"][1:] in _TYPESTR:
         dtype = _TYPESTR[a["typestr"][1:]]
     else:
-        dtype = _number(name or a["typestr"], what)
+        dtype = _number("uint8" if a["typestr"][1:] == "u1" and not name else name or a["typestr"], what, wanted)
     strides = _strides(a["shape"], a.get("strides"), rt.SIZES[dtype])
     return View(a["data"][0] or 0, dtype, a["shape"], strides, device, x, a["data"][1])
 
@@ -119,13 +122,15 @@ def _dltensor(capsule):
     return held.tensor, held.flags & _DL_READONLY
 
 
-def _view_dlpack(x, stream, what):
+def _view_dlpack(x, stream, what, wanted):
     kind, number = x.__dlpack_device__()
     if kind == 3:  # pinned host memory
         kind = rt.CPU
     capsule = _capsule(x) if kind == rt.CPU else _capsule(x, stream=stream or 1)
     t, readonly = _dltensor(capsule)
     dtype = _DLPACK.get((t.code, t.bits)) if t.lanes == 1 else None
+    if (t.code, t.bits, t.lanes) == (1, 8, 1) and wanted in _CODES:
+        dtype = wanted
     if dtype is None:
         raise _Elements(f"{what}: elements of DLPack type {t.code}, {t.bits} bits are not supported")
     strides = t.strides[: t.ndim] if t.strides else None
@@ -144,31 +149,33 @@ def _instead(x, what, wanted):
         return f"; it takes {name}: pass {what}.to(torch.{name})"
     if hasattr(x, "astype") and wanted in _TYPESTR.values():
         return f"; it takes {name}: pass {what}.astype('{name}')"
+    if wanted in _CODES:
+        return f"; it takes {name}: arrays of ml_dtypes, tensors of PyTorch, or its codes as uint8"
     return f"; it takes {name}"
 
 
 def view(x, what, stream=None, wanted=None):
     """wanted: the number of the element type that the kernel takes, for who has another."""
     try:
-        return _view(x, what, stream)
+        return _view(x, what, stream, wanted)
     except _Elements as e:
         raise TypeError(str(e) + ("" if wanted is None else _instead(x, what, wanted))) from None
 
 
-def _view(x, what, stream):
+def _view(x, what, stream, wanted):
     if _library(x) == "torch":
-        return _view_torch(x, what)
+        return _view_torch(x, what, wanted)
     interface = getattr(x, "__cuda_array_interface__", None)
     if interface is not None:
         kind = rt.HIP if _library(x) == "cupy" and sys.modules["cupy"].cuda.runtime.is_hip else rt.CUDA
-        return _view_interface(x, interface, (kind, x.device.id if hasattr(x, "device") else 0), what)
+        return _view_interface(x, interface, (kind, x.device.id if hasattr(x, "device") else 0), what, wanted)
     interface = getattr(x, "__array_interface__", None)
     if _masked(x):
         raise TypeError(f"{what}: a masked array, whose mask a kernel does not see: pass its filled() or its data")
     if interface is not None:
-        return _view_interface(x, interface, (rt.CPU, 0), what)
+        return _view_interface(x, interface, (rt.CPU, 0), what, wanted)
     if hasattr(x, "__dlpack__"):
-        return _view_dlpack(x, stream, what)
+        return _view_dlpack(x, stream, what, wanted)
     raise TypeError(f"{what}: a {type(x).__name__} is no array")
 
 

@@ -1,6 +1,7 @@
 """Artifacts and their variants as callables."""
 
 import ctypes as c
+import difflib
 import functools
 import operator
 import os
@@ -215,7 +216,7 @@ class Kernel:
             elif known is None and name in INDEX:
                 raise TypeError(f"{name}: layout {self.layout} has no such tensor")
             elif known is None or known[2]:
-                raise TypeError(f"{name}: {self.name} has no such input or size; an output is passed with out=")
+                raise TypeError(f"{name}: {self.name} has no such input or size; an output is passed with out=" if known else self._unknown(name))
             elif known[1] == 0:
                 scalars[name] = _number(name, value)
             else:
@@ -223,6 +224,11 @@ class Kernel:
         if not arrays:
             raise TypeError(f"{self.name} takes {', '.join(self.inputs)}")
         return arrays, scalars, sizes
+
+    def _unknown(self, name):
+        known = [*self.inputs, *self.sizes]
+        near = difflib.get_close_matches(name, known, 1)
+        return f"{name}: {self.name} has no such input or size" + (f" (did you mean '{near[0]}'?)" if near else f"; it has {', '.join(known)}")
 
     def _wanted(self, emit, out):
         """The outputs to make, and those given."""
@@ -306,6 +312,7 @@ class _Call:
         self.opened, self.shapes = opened, {}
         for n, v in views.items():
             self._element(n, v, rt.DTYPES[kernel._tensors[n][0]])
+            self._columns(n, v, kernel)
         inputs = [(n, v.shape) for n, v in views.items() if n in kernel.inputs]
         self.key = (opened, kernel.name, kernel.phase, *scalars.items(), *sizes.items(), *inputs)
         self.c = rt.Call(variant=kernel.name.encode(), phase=kernel._phase)
@@ -328,7 +335,20 @@ class _Call:
         if expected == "bf16" and _arrays.is_numpy(v.keep):
             other = 'compile with dtype="f32"' if name in ("q", "k", "v", "o") else "declare this input f32"
             said += f", which NumPy does not have: pass arrays of ml_dtypes.bfloat16 or tensors of PyTorch, or {other}"
+        elif name in ("q", "k", "v", "o") and rt.DTYPES[v.dtype] in _compiler._DTYPES and expected in _compiler._DTYPES:
+            said += f': attn.compile(..., dtype="{rt.DTYPES[v.dtype]}") takes these'
         raise rt.ElementError(said, rt.ERROR_CALL)
+
+    @staticmethod
+    def _columns(name, v, kernel):
+        """The runtime looks at these too, and knows nothing of attn.compile."""
+        dim = {"q": "D", "k": "D", "v": "Dv"}.get(name)
+        if dim is None or len(v.shape) != kernel._tensors[name][1] or v.shape[-1] == getattr(kernel, dim):
+            return
+        n = v.shape[-1]
+        said = f"{name}: dimension {len(v.shape) - 1} is {n}, expected {dim} = {getattr(kernel, dim)}"
+        how = f'defines={{"{dim}": {n}}}'
+        raise rt.CallError(f"{said}: attn.compile(..., {how}) takes these (attnc: -D{dim}={n})", rt.ERROR_CALL)
 
     @staticmethod
     def _tensor(name, v):

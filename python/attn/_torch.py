@@ -1,5 +1,6 @@
 """Attentions as modules and functions of PyTorch: compiled for what the tensors are, kept on disk."""
 
+import difflib
 import functools
 import hashlib
 import json
@@ -454,7 +455,8 @@ def _sort(declared: Dict[str, bool], variant: str, listed: Sequence[Any], named:
     given = dict(zip(declared, listed))
     for name, x in named.items():
         if name not in declared:
-            raise TypeError(f"{name}: {variant} has no such input; it has {', '.join(inputs) or 'none'}")
+            near = difflib.get_close_matches(name, inputs, 1)
+            raise TypeError(f"{name}: {variant} has no such input" + (f" (did you mean '{near[0]}'?)" if near else f"; it has {', '.join(inputs) or 'none'}"))
         if name in given:
             raise TypeError(f"{name}: given twice")
         given[name] = x

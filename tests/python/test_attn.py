@@ -305,6 +305,18 @@ class Python(unittest.TestCase):
                 kernel(q, k, v.float(), k_scale=scale, v_scale=0.5)
             with self.assertRaisesRegex(TypeError, "q: has elements of type .*, expected f32"):
                 kernel(k, k, v, k_scale=scale, v_scale=0.5)
+        codes = np.random.default_rng(2).integers(0, 100, (2, 2, 9, 16)).astype(np.uint8)  # where a library has no such type
+        for name, shift in ("e4m3", 3), ("e5m2", 2):
+            mantissa, exponent = codes % 2**shift / 2.0**shift, codes.astype(int) >> shift
+            bias = 2 ** (6 - shift) - 1 if shift == 2 else 7
+            wide = np.where(exponent > 0, (1 + mantissa) * 2.0 ** (exponent - bias), mantissa * 2.0 ** (1 - bias)).repeat(2, 1)
+            kernel, ones = attn.compile(source, kv_dtype=name), np.ones((2, 2, 9), np.float32)
+            expected = np.einsum("bhid,bhjd->bhij", q.numpy().astype(np.float64), wide) / 16 @ wide
+            for x, k in (q.numpy(), codes), (q, torch.from_numpy(codes)):
+                found = np.asarray(kernel(x, k, k, k_scale=ones if k is codes else torch.from_numpy(ones), v_scale=1.0))
+                np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+            with self.assertRaisesRegex(TypeError, "q: elements of type uint8 are not supported"):
+                kernel(codes, codes, codes, k_scale=ones, v_scale=1.0)
         with self.assertRaisesRegex(ValueError, "kv_dtype: 'f16' is none of keys and values"):
             attn.compile(source, kv_dtype="f16")
         with self.assertRaisesRegex(attn.CompileError, "no backward with --kv-dtype=e4m3"):
@@ -431,9 +443,15 @@ class Python(unittest.TestCase):
             self.sum(q, k, v, bias, 1)
         with self.assertRaisesRegex(attn.Error, "scale: this scalar is missing"):
             self.sum(q, k, v, bias, q_offset=0)
-        with self.assertRaisesRegex(attn.Error, "v: has elements of type f16, expected f32"):
+        with self.assertRaisesRegex(attn.Error, r'v: has elements of type f16, expected f32: attn.compile\(..., dtype="f16"\) takes these'):
             self.sum(q, k, v.astype(np.float16), bias, 1, q_offset=0)
-        with self.assertRaisesRegex(TypeError, "nope: sum has no such input"):
+        with self.assertRaisesRegex(attn.Error, r'q: dimension 3 is 3, expected D = \d+: attn.compile\(..., defines={"D": 3}\) takes these \(attnc: -DD=3\)'):
+            self.sum(q[..., :3], k, v, bias, 1, q_offset=0)
+        with self.assertRaisesRegex(attn.Error, r'v: dimension 3 is 1, expected Dv = \d+: attn.compile\(..., defines={"Dv": 1}\)'):
+            self.sum(q, k, v[..., :1], bias, 1, q_offset=0)
+        with self.assertRaisesRegex(TypeError, r"scal: sum has no such input or size \(did you mean 'scale'\?\)"):
+            self.sum(q, k, v, bias, scal=2)
+        with self.assertRaisesRegex(TypeError, "nope: sum has no such input or size; it has q, k, v, bias, scale"):
             self.sum(q, k, v, bias, 1, nope=1)
         with self.assertRaisesRegex(TypeError, r"v: elements of type float64 .*; it takes float32: pass v.astype\('float32'\)"):
             self.sum(q, k, v.astype(np.float64), bias, 1, q_offset=0)

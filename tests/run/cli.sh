@@ -244,6 +244,24 @@ holds '[ ! -s err ]'
 gives 0 check relu_attn.attn --shape=H=2,Sq=50
 # A gradient of 0 that comes adds nothing, also where the formula is NaN.
 gives 0 check "$top/tests/regress/root_of_least.attn" --phase=fwd,bwd --shape=H=2,Sq=40,Sk=3 --in=droot=0.0..0.0
+# What is not there is told with what is.
+cat >asks.attn <<'ATTN'
+const WINDOW = 8;
+attention asks { dim D = 16; input slope: f32[H]; input cap: f32; score(q, k) = dot(q, k) * cap; modify(s, b, h) = s * slope[h]; mask(b, h, i, j) = i - j < WINDOW; normalize(s) = s; }
+attention other { dim D = 16; score(q, k) = dot(q, k); normalize(s) = s; }
+ATTN
+gives 2 run asks.attn --entry=asks --in=slop=1..2
+says err "--in slop: asks has no such input (did you mean 'slope'?)"
+gives 2 run asks.attn --entry=asks --in=nothing=1
+says err '--in nothing: asks has no such input; it has q, k, v, slope, cap'
+gives 2 run asks.attn --entry=asks --in=cap=1 --out=result=o.npy
+says err '--out result: asks has no such output; it has o'
+gives 2 asks.attn --entry=foo -o asks.o
+says err 'asks.attn holds no attention or recurrence named foo; it holds asks, other'
+gives 2 asks.attn -DWW=3 -o asks.o
+says err "-DWW: 'asks.attn' has no dim and no const of this name: it has WINDOW, D"
+gives 0 bench --dry --target=sm_80 asks.attn --entry=asks --shape=H=2,Sq=256 # cap is not needed
+says out 'Sq=256'
 # A workspace gives way to a name of the source, and what a caller passes is refused as one.
 for name in x out solved states adjoints sum_q starts parts; do
     echo "recurrence r { dim D = 8; input $name: f32[B, H, S] grad; key(k, b, h, t) = k * $name[b, h, t]; erase(k) = k; write(k) = -k * 0.1; output(o) = tanh(o); decay(b, h, t) = 0.9; }" >names.attn
