@@ -312,7 +312,7 @@ static void put_expected(Text *t, const yysymbol_kind_t *expected, int n) {
 
 static unsigned wanted(const yysymbol_kind_t *expected, int n) {
     unsigned w = 0;
-    bool name = false, integer = false, expr = false;
+    bool name = false, integer = false, expr = false, definition = false;
     for (int i = 0; i < n; i++) {
         const char *c = yysymbol_name(expected[i]);
         name |= expected[i] == YYSYMBOL_NAME;
@@ -321,12 +321,13 @@ static unsigned wanted(const yysymbol_kind_t *expected, int n) {
         if (expected[i] == YYSYMBOL_OROR) w |= WANTED_OPERATOR;
         if (expected[i] == YYSYMBOL_LET) w |= WANTED_STATEMENT;
         if (expected[i] == YYSYMBOL_DIM) w |= WANTED_ITEM;
-        if (expected[i] == YYSYMBOL_ATTENTION) w |= WANTED_DEFINITION;
+        definition |= expected[i] == YYSYMBOL_ATTENTION;
         if (!strcmp(c, "';'")) w |= WANTED_SEMICOLON;
         if (n == 1 && !strcmp(c, "'('")) w |= WANTED_PARAMS;
         if (n == 1 && !strcmp(c, "':'")) w |= WANTED_COLON;
         if (n == 2 && !strcmp(c, "']'")) w |= WANTED_EXTENT;
     }
+    if (definition && !(w & WANTED_STATEMENT)) w |= WANTED_DEFINITION; // both: any reserved word, in place of a name
     if (expr) w |= WANTED_OPERAND;
     return name && integer && !expr ? w | WANTED_EXTENT : w;
 }

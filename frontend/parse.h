@@ -52,9 +52,9 @@ typedef enum Wanted {
     WANTED_COLON = 32,
     WANTED_EXTENT = 64,
     WANTED_SEMICOLON = 128,
-    WANTED_DEFINITION = 512, // import, const, fn, normalization, attention, recurrence
-    WANTED_AFTER = 256,      // of a hint: it is about the token before
-    MET_RESERVED = 512       // a reserved word stands there
+    WANTED_DEFINITION = 1024, // import, const, fn, normalization, attention, recurrence
+    WANTED_AFTER = 256,       // of a hint: it is about the token before
+    MET_RESERVED = 512        // a reserved word stands there
 } Wanted;
 // A syntax error at a token: `what` is what the parser says of it, `keyword` the one that was probably
 // meant, or NULL.

@@ -120,8 +120,22 @@ static TileProgram *algorithm(TileProgram *p, const PassOptions *o, Diags *diags
     return steps(p, 0, FUSED, o, diags) ? p : NULL;
 }
 
+// What a forward keeps is called saved0, saved1, .. in every call.
+static bool accepts_names(const RowProgram *row, Diags *diags) {
+    for (int i = 0; i < row->inputs.n; i++) {
+        const RowInput *in = &row->inputs.data[i];
+        const char *number = strncmp(in->name, "saved", 5) ? "" : in->name + 5;
+        if (!*number || number[strspn(number, "0123456789")]) continue;
+        diag_error(diags, in->span, "input '%s' has the name of a tensor of the backward",
+                   in->name);
+        return false;
+    }
+    return true;
+}
+
 TileProgram *pass_algorithm(Arena *a, const Stream *s, const PassOptions *o, Diags *diags) {
     PassOptions effective = *o;
+    if (o->saves && !accepts_names(s->row, diags)) return NULL;
     effective.few = pass_few(o);
     effective.split = effective.few > 0;
     effective.share = !o->phase && pass_shares(o, s->row->D, s->row->Dv);

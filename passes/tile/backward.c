@@ -15,7 +15,6 @@
 #include "ir/tile_blocks.h"
 
 #include <math.h>
-#include <string.h>
 
 typedef struct Nest {
     Build b;
@@ -862,26 +861,11 @@ static bool looks_for_extremum(const Backward *back) {
     return found;
 }
 
-// What the forward keeps has a name in every call.
-static const RowInput *called_as_saved(const Backward *back) {
-    for (int i = 0; i < back->row->inputs.n; i++) {
-        const RowInput *in = &back->row->inputs.data[i];
-        if (!strncmp(in->name, "saved", 5) && in->name[5] &&
-            !in->name[5 + strspn(in->name + 5, "0123456789")])
-            return in;
-    }
-    return NULL;
-}
-
 // What has no kernel yet.
 static bool accepts(const Backward *back, Diags *diags) {
     const RowProgram *row = back->row;
     bool norms = uses(row->modified, SYM_SQQ) || uses(row->modified, SYM_SQK);
-    const RowInput *taken = called_as_saved(back);
-    if (taken)
-        diag_error(diags, taken->span, "input '%s' has the name of a tensor of the backward",
-                   taken->name);
-    else if (row->v_in_k)
+    if (row->v_in_k)
         diag_error(diags, row->span,
                    "the gradient of '%s' has no kernel yet: its v is in k ('share v = k')",
                    row->name);
