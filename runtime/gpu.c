@@ -235,7 +235,7 @@ static attn_status launch(RtDevice *base, void *module, uint32_t i, const AbiKer
     for (uint32_t a = 0; a < args->n; a++) // little-endian: the low bytes come first
         argv[a] = k->args[a].kind == ABI_ARG_MAP ? (void *)&maps[k->args[a].index]
                                                  : (void *)&args->slot[a];
-    bool early = args->follows && m->function[i].early && g->launch_ex;
+    bool early = args->follows && m->function[i].early && g->launch_ex && g->graph_edges;
     if (!status && (k->cluster > 1 || early))
         result = d->kind->launch_ex(g, function, k, early, grid, stream, argv);
     else if (!status)

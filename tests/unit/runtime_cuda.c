@@ -68,6 +68,7 @@ static int f_launch_ex(const CudaLaunch *c, void *f, void **args, void **extra) 
     }
     return note(";"), 0;
 }
+static int f_edges(void) { return 1; }
 static int f_map(CudaMap *out, int type, uint32_t rank, void *p, const uint64_t *n,
                  const uint64_t *stride, const uint32_t *box, const uint32_t *step, int interleave,
                  int swizzle, int promotion, int fill) {
@@ -125,6 +126,7 @@ static const GpuDriver DRIVER = {
     .launch = f_launch,
     .capture_mode = f_capture,
     .launch_ex = f_launch_ex,
+    .graph_edges = f_edges,
     .fill_async = f_fill_async,
     .fill_rows_async = f_fill_rows_async,
     .fill = f_fill,
@@ -245,18 +247,19 @@ TEST(uses_the_current_context) {
 
 // What waits by itself may begin beside the kernel before it, if that is of the same launch.
 TEST(begins_early) {
-    for (int with = 0; with < 4; with++) {
+    for (int with = 0; with < 5; with++) {
         attn_context *c = context();
         attn_artifact *a;
         attn_error e;
         fake.early = with > 0;
         if (with == 3) c->cuda->launch_ex = NULL;
+        if (with == 4) c->cuda->graph_edges = NULL;
         ck_assert_int_eq(open_ptx(c, "sm_90a", 0, with == 2 ? 2 : 1, &a, &e), ATTN_OK);
         gpu.log[0] = 0;
         ck_assert_int_eq(gpu_launch(a, GPU, 3, 0x3000, V_STRIDES, &e), ATTN_OK);
         static const char *const want[] = {";launch 1 grid 24", "launch_ex 1 grid 24 early 1;",
                                            "launch_ex 1 grid 24 cluster 2 early 1;",
-                                           ";launch 1 grid 24"};
+                                           ";launch 1 grid 24", ";launch 1 grid 24"};
         ck_assert_ptr_nonnull(strstr(gpu.log, ";launch 0 grid 16"));
         ck_assert_ptr_nonnull(strstr(gpu.log, want[with]));
         attn_close(a);
