@@ -153,8 +153,8 @@ ATTN_API attn_status attn_get_tensor(const attn_artifact *a, int variant, int i,
 
 // Layout dense: q [B, H, Sq, D], k [B, Hkv, Sk, D], v [B, Hkv, Sk, Dv], o [B, H, Sq, Dv], emitted rows
 // [B, H, Sq] f32, inputs as declared. H is a multiple of Hkv. The last dimension is contiguous;
-// others may have any strides. An output's elements overlap neither each other nor another tensor;
-// inputs may overlap (v as a part of k); a recurrence's state may be state0, exactly. On a GPU
+// others may have any strides. An output's elements do not overlap each other; one that overlaps another tensor is refused:
+// only inputs may overlap (v as a part of k), and a recurrence's state may be state0, exactly. On a GPU
 // address and strides of q, k, v, o are multiples of 16 bytes.
 //
 // Ragged: q [Tq, H, D], k [Tk, Hkv, D], o [Tq, H, Dv], and i32 tensors q_start [B + 1], kv_start [B + 1].

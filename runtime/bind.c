@@ -677,6 +677,38 @@ static attn_status bind_tensor(Binder *x, uint32_t i) {
     return status;
 }
 
+static RtPlace place_of(const Binder *x, uint32_t i) {
+    const AbiTensor *t = &x->v->tensors[i];
+    return (RtPlace){x->b->value[i], abi_dtype_bytes((AbiDtype)t->dtype), t->rank, x->b->extent[i],
+                     x->b->stride[i]};
+}
+
+// A state may go on in the place of state0, rows of a part in that of rows0: each program has read its part when it writes it.
+static bool goes_on(const Binder *x, uint32_t out, uint32_t in) {
+    const AbiTensor *t = &x->v->tensors[out], *from = &x->v->tensors[in];
+    size_t n = (size_t)t->rank * sizeof(int64_t);
+    bool next = (t->role == ABI_ROLE_STATE && from->role == ABI_ROLE_STATE0) ||
+                (t->role == ABI_ROLE_ROWS && from->role == ABI_ROLE_ROWS0);
+    return next && t->rank == from->rank && x->b->value[out] == x->b->value[in] &&
+           !memcmp(x->b->extent[out], x->b->extent[in], n) &&
+           !memcmp(x->b->stride[out], x->b->stride[in], n);
+}
+
+// What kernels write, they do not read.
+static attn_status check_apart(Binder *x) {
+    for (uint32_t i = 0; i < x->v->ntensors; i++)
+        for (uint32_t j = 0; j < x->v->ntensors && x->tensor[i]; j++) {
+            const AbiTensor *t = &x->v->tensors[i], *other = &x->v->tensors[j];
+            if (i == j || !x->tensor[j] || !abi_output(x->v, t)) continue;
+            if (j > i && abi_output(x->v, other)) continue;
+            RtPlace a = place_of(x, i), b = place_of(x, j);
+            if (rt_overlap(&a, &b) && !goes_on(x, i, j))
+                FAIL("%s: overlaps %s in memory: what is written needs memory of its own", t->name,
+                     other->name);
+        }
+    return ATTN_OK;
+}
+
 // ---- plan and workspace
 
 // Tensor copies take rows that begin at multiples of 16 bytes.
@@ -769,6 +801,7 @@ attn_status rt_bind(const attn_artifact *a, const attn_call *call, RtNeed need, 
     if (!status) status = bind_sizes(&x);
     for (uint32_t i = 0; !status && i < x.v->ntensors; i++)
         if (x.tensor[i]) status = bind_tensor(&x, i);
+    if (!status && need == RT_ALL) status = check_apart(&x);
     if (!status) status = choose_plan(&x);
     if (!status && call->flags & ~(unsigned)ATTN_KEEP_MAP)
         status = rt_fail(error, ATTN_ERROR_CALL, "the call has flags that do not exist");

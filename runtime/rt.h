@@ -11,6 +11,16 @@ __attribute__((format(printf, 3, 4))) attn_status rt_fail(attn_error *error, att
                                                           const char *format, ...);
 attn_status rt_ok(attn_error *error);
 
+// ---- memory
+
+typedef struct RtPlace { // where a tensor's elements lie
+    uint64_t address;
+    int bytes, rank;                // of an element
+    const int64_t *extent, *stride; // elements
+} RtPlace;
+
+bool rt_overlap(const RtPlace *a, const RtPlace *b);
+
 // ---- devices: one object per device in use, and a table of what it can do
 
 typedef struct RtDevice RtDevice;

@@ -223,48 +223,6 @@ def save(x, folder, name):
     return path
 
 
-def span(view):
-    """The bytes that the elements lie in, from the view's address on: the first, and that behind the last."""
-    if 0 in view.shape:
-        return 0, 0
-    item = rt.SIZES[view.dtype]
-    ways = [(n - 1) * s * item for n, s in zip(view.shape, _steps(view))]
-    return sum(w for w in ways if w < 0), sum(w for w in ways if w > 0) + item
-
-
-def _steps(view):
-    if view.strides is not None:
-        return view.strides
-    steps = [1]
-    for n in reversed(view.shape[1:]):
-        steps.insert(0, steps[0] * n)
-    return steps
-
-
-def overlap(a, b):
-    """Whether they have a byte in common. Parts of one buffer may lie between each other: q, k and v of one product do."""
-    counts = {}  # of steps, by their length: the way from the lowest element of a, and back from the highest of b
-    for x in (a, b):
-        for n, s in zip(x.shape, _steps(x)):
-            s = abs(s) * rt.SIZES[x.dtype]
-            if n > 1 and s:
-                counts[s] = counts.get(s, 0) + n - 1
-    (low, end), (_, high) = span(a), span(b)
-    if low == end or not high:
-        return False
-    last = b.address + high - rt.SIZES[b.dtype] - (a.address + low)  # what ways lead to that end where both have the same byte
-    return _reaches(sorted(counts.items(), reverse=True), last - rt.SIZES[a.dtype] + 1, last + rt.SIZES[b.dtype] - 1)
-
-
-def _reaches(steps, least, most):
-    """Whether some of the steps, (length, how many there are), come to a sum from least to most."""
-    if not steps:
-        return least <= 0 <= most
-    (s, n), rest = steps[0], steps[1:]
-    left = sum(s * n for s, n in rest)
-    return any(_reaches(rest, least - i * s, most - i * s) for i in range(max(0, -((left - least) // s)), min(n, most // s) + 1))
-
-
 def scratch(like, bytes):
     """Workspace: memory (to hold on to) and a 256-byte aligned address in it."""
     memory = empty(like, 7, (bytes + 256,))

@@ -322,9 +322,6 @@ class _Call:
         self.c.tensors, self.c.ntensors = self.tensors, len(views)
         self.c.scalars, self.c.nscalars = self.scalars, len(scalars)
         self.c.sizes, self.c.nsizes = self.sizes, len(sizes)
-        spans = {n: (i, *_arrays.span(v)) for i, (n, v) in enumerate(views.items())}
-        written = [n for n in views if n in kernel.outputs]
-        self.apart = [(n, m, spans[n], spans[m]) for i, n in enumerate(written) for m in [*dict(inputs), *written[:i]]]
 
     @staticmethod
     def _element(name, v, expected):
@@ -369,19 +366,9 @@ class _Call:
         rt.check("attn_workspace_bytes", self.opened.handle, c.byref(self.c), c.byref(n))
         return n.value
 
-    def _check_apart(self, views):
-        """What a kernel writes, it does not read; but a state may go on in its place: each program has read its part when it writes it."""
-        at = [v.address or 0 for v in views.values()]
-        for n, m, (i, low, end), (j, first, last) in self.apart:
-            if at[i] + low >= at[j] + last or at[j] + first >= at[i] + end or not _arrays.overlap(views[n], views[m]):
-                continue
-            if m != n + "0" or at[i] != at[j] or views[n].signature != views[m].signature:
-                raise ValueError(f"{n}: what out= gives for it overlaps {m} in memory: give an array of its own")
-
     def launch(self, views, stream, like, tile_map=None):
         for to, v in zip(self.tensors, views.values()):
             to.data = v.address
-        self._check_apart(views)
         keeper = TileMap() if tile_map is None else tile_map
         self.c.workspace, self.c.flags = keeper._place(self, like)
         self.c.workspace_bytes, self.c.stream = self.workspace_bytes, stream

@@ -219,29 +219,14 @@ class Python(unittest.TestCase):
             own[...] = x
             into = spread[x.size - 1 : x.size + 47].reshape(2, 4, 3, 2)
             given = {"q": q, "k": k, "v": v, "bias": bias, name: own}
-            with self.assertRaisesRegex(ValueError, f"o: what out= gives for it overlaps {name} in memory"):
+            with self.assertRaisesRegex(ValueError, f"o: overlaps {name} in memory: what is written needs memory of its own"):
                 self.sum(**given, scale=2, q_offset=0, out=into)
             np.testing.assert_array_equal(own, x)
             self.sum(**given, scale=2, q_offset=0, out=spread[x.size :].reshape(2, 4, 3, 2))
             np.testing.assert_array_equal(spread[x.size :].reshape(2, 4, 3, 2), o)
         both = np.zeros(48 + 24, np.float32)
-        with self.assertRaisesRegex(ValueError, "rows: what out= gives for it overlaps o"):
+        with self.assertRaisesRegex(ValueError, "overlaps (o|rows) in memory"):
             self.sum(q, k, v, bias, 2, q_offset=0, out={"o": both[:48].reshape(2, 4, 3, 2), "rows": both[40:64].reshape(2, 4, 3)})
-
-    def test_overlaps_as_numpy_tells(self):
-        rng, buffer, told = np.random.default_rng(1), np.zeros(300, np.int8), set()
-
-        def some():
-            of = rng.choice([np.int8, np.float16, np.int32])
-            first, n, item = 100 + int(rng.integers(60)), int(rng.integers(1, 4)), np.dtype(of).itemsize
-            steps = [int(s) * item for s in rng.integers(-6, 7, n)]
-            return np.lib.stride_tricks.as_strided(buffer[first : first + item].view(of), rng.integers(1, 4, n).tolist(), steps)
-
-        for _ in range(1000):
-            a, b = some(), some()
-            told.add(np.shares_memory(a, b))
-            self.assertEqual(attn._arrays.overlap(attn._arrays.view(a, "a"), attn._arrays.view(b, "b")), np.shares_memory(a, b))
-        self.assertEqual(told, {False, True})
 
     def test_no_such_file(self):
         with self.assertRaisesRegex(FileNotFoundError, "no such file: a source is the path of a file.*'softmax'"):

@@ -88,7 +88,7 @@ static attn_status gpu_launch(attn_artifact *a, attn_device on, int64_t queries,
     attn_tensor t[] = {{"q", (void *)0x1000, ATTN_F32, 4, q, NULL, on},
                        {"k", (void *)0x2000, ATTN_F32, 4, k, NULL, on},
                        {"v", (void *)v_address, ATTN_F32, 4, v, v_strides, on},
-                       {"o", (void *)0x4000, ATTN_F32, 4, o, (int64_t[]){48, 12, 4, 1}, on},
+                       {"o", (void *)0x400000, ATTN_F32, 4, o, (int64_t[]){48, 12, 4, 1}, on},
                        {"bias", (void *)(gpu.bias_address ? gpu.bias_address : 0x5004), ATTN_F32, 2,
                         bias, gpu.bias_strides, on}};
     attn_scalar scale = {"scale", 0.5};

@@ -12,7 +12,7 @@ typedef struct World {
     attn_context *context;
     attn_artifact *artifact;
     attn_error error;
-    float *v, *o, *rows, *bias;
+    float *q, *k, *v, *o, *rows, *bias;
     int64_t q_shape[4], k_shape[4], v_shape[4], o_shape[4], bias_shape[2], rows_shape[3];
     attn_tensor tensors[8];
     attn_scalar scalars[2];
@@ -52,6 +52,8 @@ static World world(int64_t sq, int64_t sk) {
                .bias_shape = {4, 3},
                .rows_shape = {2, 4, sq}};
     open_fixture(&w);
+    w.q = memory(&w, 8 * sq * FIX_D);
+    w.k = memory(&w, 4 * sk * FIX_D);
     w.v = memory(&w, 4 * sk * FIX_DV);
     w.o = memory(&w, 8 * sq * FIX_DV);
     w.rows = memory(&w, 8 * sq);
@@ -63,8 +65,8 @@ static World world(int64_t sq, int64_t sk) {
 }
 
 static void finish(World *w) { // after the World has its place: the call points into it
-    w->tensors[TQ] = (attn_tensor){"q", w->o, ATTN_F32, 4, w->q_shape, NULL, CPU}; // never read
-    w->tensors[TK] = (attn_tensor){"k", w->v, ATTN_F32, 4, w->k_shape, NULL, CPU};
+    w->tensors[TQ] = (attn_tensor){"q", w->q, ATTN_F32, 4, w->q_shape, NULL, CPU}; // never read
+    w->tensors[TK] = (attn_tensor){"k", w->k, ATTN_F32, 4, w->k_shape, NULL, CPU};
     w->tensors[TV] = (attn_tensor){"v", w->v, ATTN_F32, 4, w->v_shape, NULL, CPU};
     w->tensors[TO] = (attn_tensor){"o", w->o, ATTN_F32, 4, w->o_shape, NULL, CPU};
     w->tensors[TBIAS] = (attn_tensor){"bias", w->bias, ATTN_F32, 2, w->bias_shape, NULL, CPU};
@@ -83,6 +85,8 @@ static void finish(World *w) { // after the World has its place: the call points
 }
 
 static void end(World *w) {
+    attn_memory_free(w->context, CPU, w->q);
+    attn_memory_free(w->context, CPU, w->k);
     attn_memory_free(w->context, CPU, w->v);
     attn_memory_free(w->context, CPU, w->o);
     attn_memory_free(w->context, CPU, w->rows);
@@ -398,6 +402,9 @@ TEST(refuses_memory) {
     finish(&w);
     w.tensors[TO].strides = (int64_t[]){24, 6, 0, 1};
     refused(&w, "o: dimension 2 of an output has stride 0");
+    finish(&w);
+    w.tensors[TO].data = (char *)w.tensors[TQ].data + 4; // its last element is one of q's
+    refused(&w, "o: overlaps q in memory: what is written needs memory of its own");
     end(&w);
 }
 

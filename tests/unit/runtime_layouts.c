@@ -34,9 +34,10 @@ typedef struct World {
     attn_context *context;
     attn_artifact *artifact;
     attn_error error;
+    Seen seen; // and the rest of o
+    float o[8 * 4 * FIX_DV];
     float pool[4096];
     int32_t index[64];
-    Seen seen;
     int64_t shape[TENSORS][4];
     attn_tensor tensor[TENSORS];
     attn_size size;
