@@ -153,11 +153,9 @@ static void am_begin(Cg *cg) {
     int bytes = tile_shared_layout(cg->p, cg->k, s->gpu.offset, NULL);
     cg->launch.threads = s->gpu.threads;
     if (bytes > cg->target->shared_bytes) {
-        diag_error(
-            cg->diags, (Span){0},
-            "kernel '%s' needs %d bytes of LDS; %s has %d: %sfewer columns (D, Dv) take less",
-            cg->k->name, bytes, cg->target->name, cg->target->shared_bytes,
-            cg->p->dtype == DT_F32 ? "--dtype=f16, bf16 or " : "");
+        diag_error(cg->diags, (Span){0},
+                   "kernel '%s' needs %d bytes of LDS; %s has %d: fewer columns (D, Dv) take less",
+                   cg->k->name, bytes, cg->target->name, cg->target->shared_bytes);
         return;
     }
     code_object_version(cg);

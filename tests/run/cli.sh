@@ -202,6 +202,9 @@ refuses rows=64,warps=8 sm_80 '8 warps; there are 64 rows'
 refuses rows=256,keys=256 sm_80 'bytes of shared memory; there are 166912'
 refuses rows=128,keys=256,warps=8,blocks=1 sm_80 'it needs 174080 bytes of shared memory; there are 166912'
 refuses keys=256 gfx942 'bytes of LDS; there are 65536'
+gives 1 "$top/stdlib/gla.attn" -DD=256 -DDv=256 --dtype=f32 --target=gfx942 -O0 -o gla.hsaco
+says err 'gfx942 has 65536: fewer columns (D, Dv) take less'
+gives 0 "$top/stdlib/gla.attn" -DD=32 -DDv=32 --dtype=f32 --target=gfx942 -O0 -o gla.hsaco
 refuses waves=3 gfx942 'it needs powers of two of waves and keys; there are 3 and'
 refuses keys=96,mt=1,matrix_rows=16 gfx942 'it needs powers of two of waves and keys; there are 8 and 96'
 refuses waves=7 gfx1100 'it needs powers of two of waves and keys; there are 7 and'
