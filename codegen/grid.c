@@ -116,13 +116,14 @@ static Val take_part(Cg *cg, const CgGrid *g, Range *range, Val *number) {
     return part;
 }
 
-// Where the tiles of sequence b begin among all.
+// Where the tiles of sequence b begin among all: the first one's at 0, whatever rows are before it.
 static Val first_tile(Cg *cg, const TileGrid *g, Val b) {
-    Val now = cg->grid_b;
+    Val now = cg->grid_b, zero = cg_i32(cg, 0);
     cg->grid_b = b;
     Val row = cg_uniform(cg, g->packed);
     cg->grid_b = now;
-    return cg_add(cg, cg_udiv(cg, row, cg_i32(cg, cg->k->axes[g->axis].extent)), b);
+    Val tile = cg_add(cg, cg_udiv(cg, row, cg_i32(cg, cg->k->axes[g->axis].extent)), b);
+    return cg_select(cg, cg_icmp(cg, LLVMIntEQ, b, zero), zero, tile);
 }
 
 // The last sequence whose tiles begin at `tile` or before it: one of `from` and the `n` - 1 behind it, of which it has half each time.

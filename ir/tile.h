@@ -312,7 +312,7 @@ typedef struct TileGrid { // one dimension of the grid, outermost first
         shared; // i32, also of a sequence's sizes: tiles of this sequence, which the dimension's points share, each takes every
                 // count-th; NULL: one each
     // SYM_TILE, i32 over b: the first row of sequence b. The tiles of all sequences follow each other: tile t of sequence b is point
-    // packed / extent + b + t, from which b is known: the dimension of b has one point, or none. Other points are tiles behind a sequence's last.
+    // packed / extent + b + t, of the first one t, from which b is known: the dimension of b has one point, or none. Other points are tiles behind a sequence's last.
     const Ex *packed;
     // The dimension goes over the tiles of all sequences, of which a launch has `batch`; the grid's b is that of the tile, and has no
     // points of its own. NULL: it does not. Where the launch says `together`, tiles are numbered one sequence after the other; elsewhere

@@ -501,8 +501,8 @@ static void find_sequence(Eval *E, const TileGrid *g, RunPlace *place) {
     int64_t point = place->tile[g->axis], extent = E->k->axes[g->axis].extent;
     for (int32_t b = 0; b < E->size[SIZE_B]; b++) {
         E->here.b = b;
-        int64_t first = run_ex(E, g->packed).i / extent + b;
-        if (b && first > point) break;
+        int64_t first = b ? run_ex(E, g->packed).i / extent + b : 0;
+        if (first > point) break;
         found.b = b;
         found.tile[g->axis] = (int32_t)(point - first);
     }

@@ -360,7 +360,7 @@ static const char *verify_map(const AbiMeta *m, const AbiVariant *v, const AbiMa
     if (t->rank < 1 || t->rank > ABI_MAX_MAP_RANK || (t->flags & ABI_OPTIONAL))
         return "a tensor map names a tensor that it cannot be of";
     if (map->swizzle > 3) return "a tensor map has an unknown swizzle";
-    if (map->ends && (map->ends >= t->rank || t->rank >= ABI_MAX_MAP_RANK))
+    if (map->ends && (map->ends >= t->rank || t->rank + ABI_ENDS_RANK > ABI_MAX_MAP_RANK))
         return "a tensor map has rows that it cannot have";
     for (int d = 0; d < t->rank; d++)
         if (map->box[d] < 1 || map->box[d] > 256) return "a tensor map has an impossible box";

@@ -26,6 +26,8 @@ enum {
     ABI_MAX_GRID = 5,
     ABI_MAX_MAPS = 8,     // tensor maps of one kernel
     ABI_MAX_MAP_RANK = 5, // what the hardware takes
+    ABI_ENDS = 1 << 30,   // rows, where a map's rows end with a sequence,
+    ABI_ENDS_RANK = 2,    // and coordinates more than dimensions
     ABI_MAX_PLANS = 256,
     ABI_MAX_CODE = 1024, // instructions of one launch expression
     ABI_MAX_STACK = 64,
@@ -169,8 +171,8 @@ typedef struct AbiArg {
 typedef struct AbiMap {
     uint16_t tensor;
     uint8_t swizzle; // 0: none, 1: 32, 2: 64, 3: 128 bytes
-    // 0; otherwise n: rows along dimension n - 1 are those of sequences, each of which ends where its last is. The map then has a further,
-    // outermost coordinate, the row behind the sequence's last; row i of its `count` is extent - count + i.
+    // 0; otherwise n: rows along dimension n - 1 are those of sequences, each of which ends where its last is. The map then has two further,
+    // outermost coordinates: ABI_ENDS, and the row behind the sequence's last; row i of its `count` is ABI_ENDS - count + i.
     uint8_t ends;
     uint16_t box[ABI_MAX_MAP_RANK];
 } AbiMap;

@@ -125,16 +125,17 @@ static int map_type(AbiDtype t) { // CUtensorMapDataType; bytes where only their
     return UINT8;
 }
 
-// Where rows end with their sequence the tensor begins `extent` rows earlier, of which none is ever asked for, and a further dimension
-// with the stride of rows says which row is behind the last one. So rows behind it are outside of the tensor.
-static void add_ends(const RtMap *m, uint64_t *address, uint64_t *extent, uint64_t *stride,
-                     uint32_t *box, uint32_t *step) {
-    int d = m->map->ends - 1;
-    uint64_t row = (uint64_t)m->stride[d] * (uint64_t)abi_dtype_bytes(m->dtype);
-    *address -= (uint64_t)m->extent[d] * row;
-    extent[m->rank] = (uint64_t)m->extent[d] + 1;
-    stride[m->rank - 1] = row;
-    box[m->rank] = step[m->rank] = 1;
+// Where rows end with their sequence there are ABI_ENDS of them, so that those behind its last are outside. Which row that is behind, a
+// further dimension says, with the same stride; and one more takes ABI_ENDS rows away again: addresses have 64 bits, and what is a multiple
+// of 2^64 is nothing. The tensor's own address is the map's: one before it may be of no memory, which the hardware does not take.
+static void add_ends(const RtMap *m, uint64_t *extent, uint64_t *stride, uint32_t *box,
+                     uint32_t *step) {
+    int d = m->rank - m->map->ends, n = m->rank;
+    uint64_t rows = extent[d];
+    extent[d] = ABI_ENDS;
+    extent[n] = rows + 1, stride[n - 1] = stride[d - 1];
+    extent[n + 1] = ABI_ENDS + 1, stride[n] = ((uint64_t)1 << 36) - stride[d - 1];
+    for (int i = n; i < n + 2; i++) box[i] = step[i] = 1;
 }
 
 // The driver's order is the innermost dimension first, and the innermost one has no stride.
@@ -155,10 +156,10 @@ static int encode_map(const GpuDriver *g, const RtMap *m, CudaMap *out) {
         if (extent[d] == 1)
             stride[d - 1] = 16; // of no effect, but the driver wants one that is aligned
     }
-    uint64_t address = m->address;
-    if (m->map->ends) add_ends(m, &address, extent, stride, box, step);
-    return g->map_encode(out, map_type(m->dtype), (uint32_t)(m->rank + (m->map->ends > 0)),
-                         (void *)(uintptr_t)address, extent, stride, box, step, 0, m->map->swizzle,
+    int more = m->map->ends ? ABI_ENDS_RANK : 0;
+    if (more) add_ends(m, extent, stride, box, step);
+    return g->map_encode(out, map_type(m->dtype), (uint32_t)(m->rank + more),
+                         (void *)(uintptr_t)m->address, extent, stride, box, step, 0, m->map->swizzle,
                          PROMOTE_256, 0);
 }
 

@@ -1,6 +1,8 @@
 // sm90_frame.c: the frame of a kernel with roles: where its pipes, buffers and barriers lie in shared
 // memory, the arguments that it needs besides, and what a block does before its roles begin.
 #include "codegen/nvptx/sm90.h"
+
+#include "runtime/abi.h"
 #include "runtime/abi.h"
 
 #include <assert.h>
@@ -146,7 +148,7 @@ static void add_maps(Cg *cg) {
         bool panels = op->args.data[0]->rank == 2;
         int box[CG_MAP_RANK] = {0};
         const TileTensor *tensor = &cg->p->tensors.data[op->tensor];
-        assert(tensor->rank + (nv90_ends(cg, op) > 0) <= CG_MAP_RANK);
+        assert(tensor->rank + (nv90_ends(cg, op) ? ABI_ENDS_RANK : 0) <= CG_MAP_RANK);
         for (int d = 0; d < tensor->rank; d++) {
             int axis = op->coord[d].axis;
             box[d] = axis < 0             ? 1

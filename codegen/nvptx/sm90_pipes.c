@@ -7,6 +7,8 @@
 // registers. A vector that is filled behind a tile has that one's stages and barriers (sm90_frame.c).
 #include "codegen/nvptx/sm90.h"
 
+#include "runtime/abi.h"
+
 #include <assert.h>
 
 static Val get(Cg *cg, Val variable) { return cg_load(cg, cg->i32, variable); }
@@ -67,7 +69,7 @@ static Val run_begin(Cg *cg, const TileOp *op, int d, Val *end) {
     if (nv90_ends(cg, op) != 1 + d) return cg_add(cg, first, row);
     Val count = cg_uniform(cg, size);
     *end = cg_add(cg, first, count);
-    return cg_add(cg, cg_sub(cg, cg_extent(cg, op->tensor, d), count), row);
+    return cg_add(cg, cg_sub(cg, cg_i32(cg, ABI_ENDS), count), row);
 }
 
 typedef struct Copy { // of a tile, all that it takes
@@ -103,8 +105,8 @@ static Copy copy_of(Cg *cg, const TileOp *op, const Nv90Pipe *p, Val stage) {
     c.column = c.at[t->rank - 1];
     if (!op->each[t->rank - 1]) c.column = cg_times(cg, c.column, p->tile.cols);
     if (op->width) c.column = cg_plus(cg, c.column, op->from_column);
-    for (int d = c.rank; end && d > 0; d--) c.at[d] = c.at[d - 1];
-    if (end) c.at[0] = end, c.rank++;
+    for (int d = c.rank; end && d-- > 0;) c.at[d + ABI_ENDS_RANK] = c.at[d];
+    if (end) c.at[0] = cg_i32(cg, ABI_ENDS), c.at[1] = end, c.rank += ABI_ENDS_RANK;
     c.map = nv90_map_param(cg, op->tensor, rows);
     const TileOp *loop = op->block->owner; // over tiles: there are elements
     if (t->role != TENSOR_Q && loop->kind != TILE_LOOP) c.there = nv90_has_elements(cg, t);

@@ -226,6 +226,70 @@ def test_ragged():
             near(x.out, x.expected(name), f"{name}, round {n}")
 
 
+GRADIENTS = {
+    "full": "",
+    "causal": "mask(b, h, i, j) = causal(i, j); ",
+    "window": f"mask(b, h, i, j) = window(i, j, {WINDOW}); ",
+    "slopes": "modify(s, b, h, i, j) = s - 0.02 * f32(h + 1) * abs(i - j); mask(b, h, i, j) = causal(i, j); ",
+}
+
+
+def packed_kernel(name, D):
+    text = f"import std.mask; import std.normalization; attention t {{ dim D = {D}; score(q, k) = dot(q, k) * rsqrt(D); {GRADIENTS[name]}normalize(s) = softmax(s); }}"
+    if (name, D) not in compiled.made:
+        compiled.made[name, D] = attn.compile(text, target=TARGET, dtype="f32" if TARGET == "host" else "bf16", layout="ragged", phase="fwd,bwd")
+    return compiled.made[name, D].kernels[0]
+
+
+def packed_derivative(name, q, k, v, do, starts, keys):
+    """dq, dk, dv in float64, document by document; NaN where there is none."""
+    found = [torch.full(x.shape, float("nan"), dtype=torch.float64) for x in (q, k, v)]
+    for a, b, c, d in zip(starts, starts[1:], keys, keys[1:]):
+        x = [t[r].cpu().double().transpose(0, 1).requires_grad_() for t, r in ((q, slice(a, b)), (k, slice(c, d)), (v, slice(c, d)))]
+        group = q.shape[1] // k.shape[1]
+        i, j = torch.arange(b - a)[:, None] + max(d - c - b + a, 0), torch.arange(d - c)
+        s = x[0] @ x[1].repeat_interleave(group, 0).transpose(1, 2) * q.shape[2] ** -0.5
+        if name == "slopes":
+            s = s - 0.02 * (torch.arange(q.shape[1])[:, None, None] + 1) * (i - j).abs()
+        mask = torch.ones_like(i - j, dtype=torch.bool) if name == "full" else (j <= i) & (i - j < (WINDOW if name == "window" else INT_MAX))
+        w = s.masked_fill(~mask, float("-inf")).softmax(-1).masked_fill(~mask, 0) if d > c else s
+        o = w @ x[2].repeat_interleave(group, 0)
+        gradients = torch.autograd.grad((o * do[a:b].cpu().double().transpose(0, 1)).sum(), x)
+        for y, g, r in zip(found, gradients, (slice(a, b), slice(c, d), slice(c, d))):
+            y[r] = g.transpose(0, 1)
+    return found
+
+
+def test_gradients_of_packed_documents():
+    """Rows of nobody before, between and behind the documents hold NaN, and nothing is written there."""
+    lengths = [(1, 1), (0, 0), (63, 63), (64, 64), (65, 130), (0, 7), (5, 0), (200, 300), (129, 129), (2, 400), (511, 511), (0, 0)]
+    for name in GRADIENTS:
+        for D, H, HKV in ((64, 2, 2), (128, 4, 2), (256, 3, 1)):
+            kernel = packed_kernel(name, D)
+            for n in range(3):
+                own = [lengths[i] for i in torch.randperm(len(lengths), generator=G).tolist()] if n else [(77, 77)] * 9
+                starts, keys = ([3 + sum(x[side] for x in own[:b]) for b in range(len(own) + 1)] for side in (0, 1))
+                rows = [torch.zeros(x[-1] + 10, dtype=torch.bool, device=DEVICE) for x in (starts, keys)]
+                for x, own in zip(rows, (starts, keys)):
+                    x[own[0] : own[-1]] = True
+                q, do = (randn(len(rows[0]), H, D) for _ in range(2))
+                k, v = (randn(len(rows[1]), HKV, D) for _ in range(2))
+                for x, own in ((q, rows[0]), (do, rows[0]), (k, rows[1]), (v, rows[1])):
+                    x[~own] = float("nan")
+                given = {"q": q, "k": k, "v": v, "q_start": i32(starts), "kv_start": i32(keys), "max_q": (0, 100, 600)[n]}
+                back = kernel.backward
+                saved = [x for x in back.inputs if x in kernel.outputs and x != "o"]
+                o = torch.full_like(do, float("nan"))
+                kept = kernel(**given, emit=saved, out=o)
+                given.update(zip(["o", *saved], kept if saved else [kept]))
+                given["dlse"] = torch.where(rows[0][:, None], 0.0, float("nan")).repeat(1, H)  # nothing comes of the emit
+                out = {"d" + x: torch.full_like(given[x], float("nan")) for x in ("q", "k", "v")}
+                back(**{x: y for x, y in given.items() if x in back.inputs or x == "max_q"}, do=do, out=out, emit=list(out))
+                for x, want in zip(out, packed_derivative(name, q, k, v, do, starts, keys)):
+                    own = rows[x != "dq"]
+                    assert bool((out[x][~own].isnan() | (out[x][~own] == 0)).all()), f"{name}, {x}: rows of nobody are written"
+                    near(out[x][own], want[own.cpu()], f"{name}, {D} columns, {H} and {HKV} heads, round {n}: {x}")
+
 def test_again_and_on_two_streams():
     kernel, x = compiled("causal", "paged"), Batch(16, 8, 2, 16, 40, 300, 64)
     x.draw()
