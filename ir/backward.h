@@ -7,8 +7,8 @@
 //     dw_j    = sum_d doa_d v_jd                    a product, as the dot is
 //     ds_j    = ds                                  of the modified score
 //     dv_jd  += w_j doa_d
-//     dq_i   += sum_j d_dot_j k_j + 2 q_i sum_j d_sqq_j
-//     dk_j   += d_dot_j q_i + 2 k_j d_sqk_j
+//     dq_i   += sum_j d_dot_j k_j + 2 q_i sum_j d_sqq_j        of each dot, to the rows that it is of; where channels have
+//     dk_j   += d_dot_j q_i + 2 k_j d_sqk_j                    factors f, q_i is f q_i, and the sum to dq_i is multiplied by f
 //     grad inputs: each of `grads`, at the index at which it was read
 //
 // Everything that is of a pair holds only for a pair that takes part. A masked pair, and one whose modified score is -inf, adds
@@ -41,16 +41,27 @@ typedef struct BackRow {
     const Ex *value;
 } BackRow;
 
-typedef enum BackPer { BACK_PAIR, BACK_ROW, BACK_COLUMN } BackPer;
+typedef enum BackPer { BACK_PAIR, BACK_ROW, BACK_COLUMN, BACK_CHANNEL } BackPer;
 
-// One contribution to the gradient of an input for each pair, row, or element of o. Contributions to one element add up.
+// One contribution to the gradient of an input for each pair, row, element of o, or element of a query's row that has factors.
+// Contributions to one element add up.
 typedef struct BackGrad {
     int input;
     const Ex *at; // the LOAD, or the SCALAR, whose gradient it is: its indices say where
     BackPer per;
     const Ex *
-        value; // PAIR: as ds, d_dot and SYM_DS; ROW: as a row scalar; COLUMN: over SYM_DO, SYM_O, SYM_SQO, d, SYM_ROW
+        value; // PAIR: as ds, d_dot and SYM_DS; ROW: as a row scalar; COLUMN: over SYM_DO, SYM_O, SYM_SQO, d, SYM_ROW;
+    // CHANNEL: over SYM_Q, the row's element, SYM_DO, the gradient of its product with the factor, and d, its column in the pair
+    int row; // CHANNEL: of the queries, wherever it is met with
+    const Ex *factor;
 } BackGrad;
+
+// The gradient of a number of the pair that products make of rows.
+typedef struct BackProduct {
+    ExSym sym; // SYM_DOT, SYM_SQQ, SYM_SQK
+    int index;
+    const Ex *d; // over SYM_DS, SYM_DOT, SYM_SQQ, SYM_SQK, kv_idx
+} BackProduct;
 
 typedef struct Backward {
     const Stream *
@@ -65,8 +76,7 @@ typedef struct Backward {
     // The same with fewer numbers of the row and operations, for rows of which `tame` holds, a bool over SYM_ROW; NULL: there is no such.
     const Ex *tame_weight, *tame;
     const Ex *ds; // over SYM_S, kv_idx, SYM_W, SYM_DW, SYM_ROW
-    // Over SYM_DS, SYM_DOT, SYM_SQQ, SYM_SQK, kv_idx; NULL: 0.
-    const Ex *d_dot, *d_sqq, *d_sqk;
+    VEC(BackProduct) products; // those whose gradient is not 0
     VEC(BackGrad) grads;
     // bool over SYM_ROW: the row has no key; where that is so no BACK_ROW gradient counts. NULL where there is none.
     const Ex *empty;
@@ -75,5 +85,7 @@ typedef struct Backward {
     bool *found; // by reduction: an extremum that is compared with what it is taken over
     int further; // the first reduction whose gradient needs a further sweep: an index into row->reduces; -1: none
 } Backward;
+
+const Ex *back_product(const Backward *b, ExSym sym, int index); // its gradient; NULL: 0
 
 #endif

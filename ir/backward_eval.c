@@ -12,7 +12,9 @@ struct BackEval {
     ExMemo plans;
     const BackCome *come;
     double *row, *d_o; // row scalars; the gradient of what is aggregated
-    double s, w, dw, ds, dot, sqq, sqk, o, sqo, d;
+    const BackPairs *pairs;
+    double s, w, dw, ds, q, o, sqo, d;
+    double *products;
     int32_t key, column;
 };
 
@@ -24,9 +26,10 @@ static ExValue symbol(void *ctx, const Ex *e) {
     case SYM_W: v.f = x->w; break;
     case SYM_DW: v.f = x->dw; break;
     case SYM_DS: v.f = x->ds; break;
-    case SYM_DOT: v.f = x->dot; break;
-    case SYM_SQQ: v.f = x->sqq; break;
-    case SYM_SQK: v.f = x->sqk; break;
+    case SYM_DOT:
+    case SYM_SQQ:
+    case SYM_SQK: v.f = x->pairs->product(x->pairs->ctx, e, x->key); break;
+    case SYM_Q: v.f = x->q; break;
     case SYM_O: v.f = x->o; break;
     case SYM_SQO: v.f = x->sqo; break;
     case SYM_DO: v.f = x->d; break;
@@ -50,7 +53,15 @@ BackEval *back_eval(Arena *a, const Backward *b, const ExEnv *row, int Dv) {
     x->env = (ExEnv){.sym = symbol, .load = element, .ctx = x, .round = row->round};
     x->row = ARENA_ARRAY(a, double, b->rows.n + 1);
     x->d_o = ARENA_ARRAY(a, double, Dv + 1);
+    x->products = ARENA_ARRAY(a, double, b->products.n + 1);
     return x;
+}
+
+const Ex *back_product(const Backward *b, ExSym sym, int index) {
+    for (int i = 0; i < b->products.n; i++)
+        if (b->products.data[i].sym == sym && b->products.data[i].index == index)
+            return b->products.data[i].d;
+    return NULL;
 }
 
 static ExValue run(BackEval *x, const Ex *e) {
@@ -83,7 +94,7 @@ static bool takes_part(const BackPairs *pairs, int j) { return pairs->s[j] != -I
 static void at_pair(BackEval *x, const BackPairs *pairs, int j) {
     x->key = j;
     x->s = pairs->s[j];
-    x->dot = pairs->dot[j], x->sqk = pairs->sqk[j], x->sqq = pairs->sqq;
+    x->pairs = pairs;
     x->dw = 0;
     for (int d = 0; d < x->Dv; d++)
         x->dw += x->d_o[d] * pairs->v[(size_t)j * (size_t)x->Dv + (size_t)d];
@@ -101,10 +112,12 @@ static double over_keys(BackEval *x, const BackPairs *pairs, const Ex *e) {
 }
 
 BackPair back_pair(BackEval *x, const BackPairs *pairs, int j) {
-    if (!takes_part(pairs, j)) return (BackPair){0};
-    at_pair(x, pairs, j);
-    x->ds = value(x, x->b->ds);
-    return (BackPair){x->w, value(x, x->b->d_dot), value(x, x->b->d_sqq), value(x, x->b->d_sqk)};
+    bool takes = takes_part(pairs, j);
+    if (takes) at_pair(x, pairs, j);
+    if (takes) x->ds = value(x, x->b->ds);
+    for (int i = 0; i < x->b->products.n; i++)
+        x->products[i] = takes ? value(x, x->b->products.data[i].d) : 0;
+    return (BackPair){takes ? x->w : 0, x->products};
 }
 
 // ---- the row
@@ -157,4 +170,16 @@ void back_grads(BackEval *x, const BackPairs *pairs, const BackCome *come, BackA
         bool empty = b->empty && run(x, b->empty).i;
         if (g->per == BACK_ROW && !empty) add_at(x, g, add, ctx);
     }
+}
+
+void back_channel(BackEval *x, const BackGrad *g, double q, double come, int d, BackAdd add,
+                  void *ctx) {
+    x->column = d;
+    x->q = q, x->d = come;
+    add_at(x, g, add, ctx);
+}
+
+double back_value(BackEval *x, const Ex *formula, int d) {
+    x->column = d;
+    return value(x, formula);
 }

@@ -13,8 +13,9 @@ typedef struct BackEval BackEval;
 typedef struct BackPairs { // of one row
     int n;
     const double *s; // modified scores of b->row; -inf: takes no part
-    const double *dot, *sqk;
-    double sqq;
+    // Of key j: SYM_DOT, SYM_SQQ, SYM_SQK.
+    double (*product)(void *ctx, const Ex *sym, int j);
+    void *ctx;
     const double *v; // [n, Dv]
 } BackPairs;
 
@@ -25,7 +26,7 @@ typedef struct BackCome {
 } BackCome;
 
 typedef struct BackPair { // what a pair gives
-    double w, d_dot, d_sqq, d_sqk;
+    double w, *products; // as b->products
 } BackPair;
 
 // A gradient: where it is added, the indices as computed, not yet clamped.
@@ -38,5 +39,8 @@ void back_rows(BackEval *e, const double *saved, const BackPairs *pairs, const B
                double *aggregated);
 BackPair back_pair(BackEval *e, const BackPairs *pairs, int j);
 void back_grads(BackEval *e, const BackPairs *pairs, const BackCome *come, BackAdd add, void *ctx);
+// Of a pair's element in column d: what a BACK_CHANNEL adds, and the value of a formula (a factor of channels).
+void back_channel(BackEval *e, const BackGrad *g, double q, double come, int d, BackAdd add, void *ctx);
+double back_value(BackEval *e, const Ex *formula, int d);
 
 #endif

@@ -74,6 +74,12 @@ static void put_row(Text *out, const RowProgram *p, RowSide side, int row) {
     if (r->width != all) text_printf(out, "[%d:%d]", r->from, r->from + r->width);
 }
 
+const char *row_operand_name(const RowProgram *p, RowSide side, int row) {
+    Text t = text_new(p->arena);
+    put_row(&t, p, side, row);
+    return t.s;
+}
+
 const char *row_product_name(const RowProgram *p, ExSym sym, int index) {
     Text t = text_new(p->arena);
     if (sym == SYM_SQQ || sym == SYM_SQK) {
@@ -103,6 +109,20 @@ void row_whole(RowProgram *p) {
     VEC_PUSH(p->arena, &dot.pairs, pair);
     VEC_PUSH(p->arena, &p->dots, dot);
     for (int side = 0; side < ROW_SIDES; side++) VEC_PUSH(p->arena, &p->rows[side], all);
+}
+
+const Ex *row_factor(const RowProgram *p, const int *row) {
+    const Ex *factor = NULL, *d = ex_symbol(p->pool, SYM_D_IDX);
+    for (int side = 0; side < ROW_SIDES; side++) {
+        const RowOperand *r = &p->rows[side].data[row[side]];
+        const Ex *channel = p->channel[side];
+        if (!channel || r->input >= 0) continue;
+        if (r->from)
+            channel = ex_subst(p->pool, channel, SYM_D_IDX, 0,
+                               ex_2(p->pool, EX_ADD, d, ex_i32(p->pool, r->from)));
+        factor = factor ? ex_2(p->pool, EX_MUL, factor, channel) : channel;
+    }
+    return factor;
 }
 
 bool row_is_plain(const RowProgram *p) {

@@ -117,7 +117,10 @@ void row_print_input(Text *out, const RowInput *in, const ExNames *names);
 ExNames row_names(const RowProgram *p);
 // "dot(q, k)", "dot(q[0:64], k_pe) + ..."; "sqnorm(k)": of the program that the symbol is of. NULL: another symbol.
 const char *row_product_name(const RowProgram *p, ExSym sym, int index);
+const char *row_operand_name(const RowProgram *p, RowSide side, int row); // "q", "k[0:64]", "k_pe"
 void row_whole(RowProgram *p); // gives it the first rows, of D, and dots: it has none yet
+// What the elements of a pair's products are multiplied by, over b, h, and d, the column in the pair; NULL: 1.
+const Ex *row_factor(const RowProgram *p, const int *row);
 // Whether the products are dot(q, k), sqnorm(q) and sqnorm(k) alone, of q, k and v as they are.
 bool row_is_plain(const RowProgram *p);
 

@@ -10,6 +10,7 @@
 #include "passes/derive/backward.h"
 
 #include "passes/derive/differentiate.h"
+#include "passes/simplify/rules.h"
 #include "passes/simplify/simplify.h"
 
 typedef struct Group { // of what w is multiplied by: key * (dw * by + rest)
@@ -115,7 +116,10 @@ static const Ex *of_pair(Derivative *d, const Ex *x) {
 
 static void add_grad(Derivative *d, const Ex *at, BackPer per, const Ex *value) {
     int input = at->op == EX_LOAD ? at->input : at->index;
-    BackGrad g = {input, at, per, value ? ex_simplify(d->p, value) : NULL};
+    BackGrad g = {.input = input,
+                  .at = at,
+                  .per = per,
+                  .value = value ? ex_simplify(d->p, value) : NULL};
     if (value && !ex_is_f32(g.value, 0)) VEC_PUSH(d->arena, &d->out->grads, g);
 }
 
@@ -140,17 +144,37 @@ static const Ex *through_score(Derivative *d, const Ex *x) {
     return back_come(d, ex_symbol(d->p, SYM_DS), by);
 }
 
-static const Ex *score_by(Derivative *d, ExSym x) {
-    const Ex *e = through_score(d, ex_symbol(d->p, x));
-    return e ? ex_simplify(d->p, e) : NULL;
+static void score_by(Derivative *d, ExSym sym, int count) {
+    for (int i = 0; i < count; i++) {
+        const Ex *e = through_score(d, ex_sym(d->p, sym, i, EX_F32));
+        BackProduct new = {sym, i, e ? ex_simplify(d->p, e) : NULL};
+        if (e) VEC_PUSH(d->arena, &d->out->products, new);
+    }
+}
+
+// Factors of channels: each element of a query's row adds to them when all its products with keys are summed up.
+static void of_factor(Derivative *d, const int *pair) {
+    const Ex *factor = row_factor(d->row, pair), *come = ex_symbol(d->p, SYM_DO);
+    int row = pair[ROW_QUERIES], before = d->out->grads.n;
+    BackReads r = {0};
+    if (!factor) return;
+    for (int i = 0; i < before; i++)
+        if (d->out->grads.data[i].factor == factor && d->out->grads.data[i].row == row) return;
+    come = ex_2(d->p, EX_MUL, ex_sym(d->p, SYM_Q, row, EX_F32), come);
+    back_reads(d, simp_open(d->p, factor), &r);
+    for (int i = 0; i < r.n; i++)
+        add_grad(d, r.data[i], BACK_CHANNEL,
+                 ex_chain(d->p, come, ex_derivative(d->p, simp_open(d->p, factor), r.data[i])));
+    for (int k = before; k < d->out->grads.n; k++)
+        d->out->grads.data[k].row = row, d->out->grads.data[k].factor = factor;
 }
 
 void back_pairs(Derivative *d) {
     const Ex *ds = of_pair(d, ex_symbol(d->p, SYM_S));
     d->out->ds = ex_simplify(d->p, ds ? ds : ex_f32(d->p, 0));
-    d->out->d_dot = score_by(d, SYM_DOT);
-    d->out->d_sqq = score_by(d, SYM_SQQ);
-    d->out->d_sqk = score_by(d, SYM_SQK);
+    score_by(d, SYM_DOT, d->row->dots.n);
+    score_by(d, SYM_SQQ, d->row->rows[ROW_QUERIES].n);
+    score_by(d, SYM_SQK, d->row->rows[ROW_KEYS].n);
     BackReads r = {0};
     back_reads(d, d->modified, &r);
     back_reads(d, d->weight, &r);
@@ -162,4 +186,7 @@ void back_pairs(Derivative *d) {
         of_normalize(d, at, through_score(d, at));
         if (by) add_grad(d, at, BACK_COLUMN, ex_chain(d->p, ex_symbol(d->p, SYM_DO), by));
     }
+    for (int i = 0; i < d->row->dots.n; i++)
+        for (int k = 0; k < d->row->dots.data[i].pairs.n && back_product(d->out, SYM_DOT, i); k++)
+            of_factor(d, d->row->dots.data[i].pairs.data[k].row);
 }

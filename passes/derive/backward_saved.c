@@ -73,9 +73,9 @@ static void mark(void *ctx, const Ex *e) {
 
 static void for_formulas(Saving *v, void (*fn)(void *, const Ex *)) {
     const Backward *b = v->d->out;
-    const Ex *all[] = {b->ds, b->d_o, b->d_dot, b->d_sqq, b->d_sqk};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i]) ex_visit(all[i], fn, v);
+    ex_visit(b->ds, fn, v);
+    ex_visit(b->d_o, fn, v);
+    for (int i = 0; i < b->products.n; i++) ex_visit(b->products.data[i].d, fn, v);
     for (int i = 0; i < b->grads.n; i++) ex_visit(b->grads.data[i].value, fn, v);
 }
 
@@ -254,9 +254,8 @@ void back_saved(Derivative *d) {
         b->tame_weight = ex_map(d->p, b->tame_weight, place_one, &v), b->tame = placed(&v, b->tame);
     b->ds = placed(&v, b->ds);
     b->d_o = placed(&v, b->d_o);
-    b->d_dot = placed(&v, b->d_dot);
-    b->d_sqq = placed(&v, b->d_sqq);
-    b->d_sqk = placed(&v, b->d_sqk);
+    for (int i = 0; i < b->products.n; i++)
+        b->products.data[i].d = placed(&v, b->products.data[i].d);
     b->empty = placed(&v, b->empty);
     for (int i = 0; i < b->grads.n; i++)
         b->grads.data[i].value = placed(&v, b->grads.data[i].value);

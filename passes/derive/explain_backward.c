@@ -54,10 +54,8 @@ static double length_of(const Ex *e) {
 }
 
 static bool too_long(const Backward *b) {
-    const Ex *all[] = {b->d_o, b->ds, b->d_dot, b->d_sqq, b->d_sqk, b->weight};
-    double most = 0;
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i]) most = fmax(most, length_of(all[i]));
+    double most = fmax(fmax(length_of(b->d_o), length_of(b->ds)), length_of(b->weight));
+    for (int i = 0; i < b->products.n; i++) most = fmax(most, length_of(b->products.data[i].d));
     for (int i = 0; i < b->rows.n; i++) most = fmax(most, length_of(b->rows.data[i].value));
     for (int i = 0; i < b->grads.n; i++) most = fmax(most, length_of(b->grads.data[i].value));
     return most > MOST_WRITTEN;
@@ -105,39 +103,94 @@ static void tell_rows(Explain *x, const Backward *b) {
     if (!known) tell_output(x, b);
 }
 
-// Both parts of dq or dk: of the dot product, and of the squared norm.
-static const Ex *gradient(Explain *x, const Ex *dot, const char *of_dot, const Ex *norm,
-                          const char *of_norm) {
-    const Ex *sum = dot ? times(x, say_here(x, dot), of_dot) : NULL;
-    if (!norm) return sum ? sum : ex_f32(x->pool, 0);
-    const Ex *more =
-        ex_2(x->pool, EX_MUL, ex_f32(x->pool, 2), times(x, say_here(x, norm), of_norm));
-    return sum ? ex_2(x->pool, EX_ADD, sum, more) : more;
+// A row of the queries as products see it: where channels have factors they are in it.
+static const char *seen(Explain *x, const RowProgram *p, const int *row) {
+    const char *name = row_operand_name(p, ROW_QUERIES, row[ROW_QUERIES]);
+    return row_factor(p, row) ? arena_printf(x->arena, "%s~", name) : name;
+}
+
+// The gradient of a row: of the dots that it is in, and of its squared norm.
+static const Ex *gradient(Explain *x, const Backward *b, RowSide side, int row) {
+    const RowProgram *p = b->row;
+    const Ex *sum = NULL;
+    for (int i = 0; i < p->dots.n; i++) {
+        const Ex *d = back_product(b, SYM_DOT, i);
+        for (int k = 0; k < p->dots.data[i].pairs.n && d; k++) {
+            const int *in = p->dots.data[i].pairs.data[k].row;
+            if (in[side] != row) continue;
+            const Ex *f = side == ROW_QUERIES ? row_factor(p, in) : NULL,
+                     *e = times(x, say_here(x, d),
+                                side == ROW_QUERIES ? row_operand_name(p, ROW_KEYS, in[ROW_KEYS])
+                                                    : seen(x, p, in));
+            if (f) e = ex_2(x->pool, EX_MUL, e, say_here(x, f));
+            sum = sum ? ex_2(x->pool, EX_ADD, sum, e) : e;
+        }
+    }
+    const Ex *norm = back_product(b, side == ROW_QUERIES ? SYM_SQQ : SYM_SQK, row);
+    if (!norm) return sum;
+    norm = ex_2(x->pool, EX_MUL, ex_f32(x->pool, 2),
+                times(x, say_here(x, norm), row_operand_name(p, side, row)));
+    return sum ? ex_2(x->pool, EX_ADD, sum, norm) : norm;
+}
+
+static void tell_rows_of(Explain *x, const Backward *b, RowSide side) {
+    const RowProgram *p = b->row;
+    for (int r = 0; r < p->rows[side].n; r++) {
+        const Ex *e = gradient(x, b, side, r);
+        int input = p->rows[side].data[r].input;
+        bool wanted = input < 0 ? e || !r : e && p->inputs.data[input].grad;
+        if (!wanted) continue;
+        const char *name = row_operand_name(p, side, r);
+        say_equation(x, say_own(x, arena_printf(x->arena, "d%s", name)),
+                     e ? e : ex_f32(x->pool, 0));
+        say_prose(x, side == ROW_KEYS ? ", summed over the queries" : ", summed over the keys");
+    }
+}
+
+static void tell_factors(Explain *x, const Backward *b) {
+    const RowProgram *p = b->row;
+    for (int i = 0; i < p->dots.n; i++)
+        for (int k = 0; k < p->dots.data[i].pairs.n && back_product(b, SYM_DOT, i); k++) {
+            const int *row = p->dots.data[i].pairs.data[k].row;
+            const Ex *f = row_factor(p, row);
+            if (!f) continue;
+            say_equation(x, say_own(x, seen(x, p, row)),
+                         times(x, say_here(x, f),
+                               row_operand_name(p, ROW_QUERIES, row[ROW_QUERIES])));
+        }
 }
 
 static void tell_operands(Explain *x, const Backward *b) {
     const char *come = is_symbol(b->d_o, SYM_DO) ? "do" : say_fresh(b->row, "do~");
-    if (b->d_dot) say_shared(x, b->d_dot);
-    if (b->d_sqq) say_shared(x, b->d_sqq);
-    if (b->d_sqk) say_shared(x, b->d_sqk);
-    say_equation(x, say_own(x, "dq"), gradient(x, b->d_dot, "k", b->d_sqq, "q"));
-    say_prose(x, ", summed over the keys");
-    say_equation(x, say_own(x, "dk"), gradient(x, b->d_dot, "q", b->d_sqk, "k"));
-    say_prose(x, ", summed over the queries");
+    for (int i = 0; i < b->products.n; i++) say_shared(x, b->products.data[i].d);
+    tell_factors(x, b);
+    tell_rows_of(x, b, ROW_QUERIES);
+    tell_rows_of(x, b, ROW_KEYS);
     say_equation(x, say_own(x, "dv"), times(x, say_own(x, x->weight), come));
-    say_prose(x, ", summed over the queries");
+    say_prose(x, b->row->v_in_k ? ", summed over the queries: more of dk, whose first columns v is"
+                                : ", summed over the queries");
+}
+
+// What a factor's gradient is made of: an element of a row, and what comes to its product with the factor.
+static const Ex *in_channel(Explain *x, const BackGrad *g) {
+    if (g->per != BACK_CHANNEL) return g->value;
+    const char *q = row_operand_name(x->s->row, ROW_QUERIES, g->row);
+    const Ex *e = ex_subst(x->pool, g->value, SYM_Q, g->row, say_own(x, q));
+    const Ex *come = say_own(x, arena_printf(x->arena, "d%s~", q));
+    return ex_subst(x->pool, e, SYM_DO, 0, come);
 }
 
 static void tell_inputs(Explain *x, const Backward *b) {
-    static const char *const per[] = {" by each pair", " by each row", " by each element of o"};
+    static const char *const per[] = {" by each pair", " by each row", " by each element of o",
+                                      " by each element of the query"};
     for (int i = 0; i < b->grads.n; i++) {
         const BackGrad *g = &b->grads.data[i];
-        say_shared(x, g->value);
+        say_shared(x, in_channel(x, g));
         say_line(x);
         say_prose(x, "the gradient of ");
         say_formula(x, NULL, say_here(x, g->at));
         say_prose(x, " grows by ");
-        say_formula(x, NULL, say_here(x, g->value));
+        say_formula(x, NULL, say_here(x, in_channel(x, g)));
         say_prose(x, per[g->per]);
         x->line->span = say_place_of(x, g->at);
     }
@@ -145,23 +198,20 @@ static void tell_inputs(Explain *x, const Backward *b) {
 
 static void share_all(Explain *x, const Backward *b) {
     VEC(const Ex *) roots = {0};
-    const Ex *all[] = {b->d_o,   b->ds,    b->d_dot,
-                       b->d_dot, b->d_sqq, b->d_sqk}; // d_dot is in two formulas
     for (int i = 0; i < b->rows.n; i++) VEC_PUSH(x->arena, &roots, b->rows.data[i].value);
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i]) VEC_PUSH(x->arena, &roots, all[i]);
-    for (int i = 0; i < b->grads.n; i++) VEC_PUSH(x->arena, &roots, b->grads.data[i].value);
+    VEC_PUSH(x->arena, &roots, b->d_o);
+    VEC_PUSH(x->arena, &roots, b->ds);
+    for (int i = 0; i < b->products.n; i++) {
+        const BackProduct *d = &b->products.data[i];
+        if (d->sym == SYM_DOT) VEC_PUSH(x->arena, &roots, d->d); // in two formulas
+        VEC_PUSH(x->arena, &roots, d->d);
+    }
+    for (int i = 0; i < b->grads.n; i++) VEC_PUSH(x->arena, &roots, in_channel(x, &b->grads.data[i]));
     say_share(x, roots.data, roots.n);
 }
 
 void explain_backward(Explain *x) {
     const Stream *s = x->s;
-    if (!row_is_plain(s->row)) {
-        say_section(x, "backward",
-                    "the gradients of row inputs, of slices and through clauses of q, k and v are "
-                    "not derived");
-        return;
-    }
     const Backward *b = with_names(x, pass_backward(x->arena, s->written, NULL));
     if (too_long(b)) {
         say_section(x, "backward",

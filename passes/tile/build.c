@@ -144,7 +144,7 @@ static const Ex *resolve_one(void *ctx, ExPool *pool, const Ex *e) {
     if (e->sym == SYM_H) return head_of_row(r->b);
     if (e->sym == SYM_KV_IDX) return build_in_whole(r->b, build_pos(r->b, AX_N));
     if (e->sym == SYM_SIZE) return build_in_whole(r->b, e);
-    if (e->sym == SYM_D_IDX) return build_pos(r->b, AX_E);
+    if (e->sym == SYM_D_IDX) return build_pos(r->b, r->b->columns ? r->b->columns : AX_E);
     TileValue *v = r->map ? build_bound(r->b, e->sym, e->index) : NULL;
     return v ? pass_operand(r->b->p, r->map, v) : e;
 }

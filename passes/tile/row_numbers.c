@@ -78,7 +78,7 @@ static const Ex *formula(RowNumbers *r, const Ex *e) {
 
 // ds times a constant is one formula.
 static const Ex *whole(RowNumbers *r, const Ex *ds, const Ex *e) {
-    bool scales = e && e->op == EX_MUL;
+    bool scales = e->op == EX_MUL;
     for (int i = 0; scales && i < 2; i++)
         scales = e->args[i]->op == EX_CONST || e->args[i]->op == EX_SYM;
     return scales ? ex_subst(r->p, e, SYM_DS, 0, ds) : e;
@@ -101,12 +101,16 @@ const Backward *pass_row_numbers(Arena *a, const Backward *back) {
     }
     out->rows.data = NULL, out->rows.n = out->rows.cap = 0;
     out->grads.data = NULL, out->grads.n = out->grads.cap = 0;
+    out->products.data = NULL, out->products.n = out->products.cap = 0;
     for (int i = 0; i < back->rows.n; i++) VEC_PUSH(a, &out->rows, back->rows.data[i]);
-    out->d_dot = formula(&r, whole(&r, back->ds, back->d_dot));
+    for (int i = 0; i < back->products.n; i++) {
+        BackProduct x = back->products.data[i];
+        x.d = formula(&r, x.sym == SYM_DOT ? whole(&r, back->ds, x.d) : x.d);
+        VEC_PUSH(a, &out->products, x);
+    }
     out->weight = formula(&r, back->weight);
     out->tame_weight = formula(&r, back->tame_weight);
     out->ds = formula(&r, back->ds);
-    out->d_sqq = formula(&r, back->d_sqq), out->d_sqk = formula(&r, back->d_sqk);
     for (int i = 0; i < back->grads.n; i++) {
         BackGrad g = back->grads.data[i];
         if (g.per == BACK_PAIR) g.value = formula(&r, g.value);

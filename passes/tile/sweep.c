@@ -97,18 +97,12 @@ static TileValue *scaled_query(Build *b, const int *row) {
     TileValue *q = b->tile[ROW_QUERIES][row[ROW_QUERIES]];
     ExPool *x = b->pool;
     AxisRole columns = build_row_columns(b, ROW_QUERIES, row[ROW_QUERIES]);
-    const Ex *factor = NULL;
-    for (int side = 0; side < ROW_SIDES; side++) {
-        const RowOperand *r = &b->row->rows[side].data[row[side]];
-        const Ex *channel = b->row->channel[side];
-        if (!channel || r->input >= 0) continue;
-        const Ex *at = ex_2(x, EX_ADD, build_pos(b, columns), ex_i32(x, r->from));
-        channel = ex_subst(x, channel, SYM_D_IDX, 0, at);
-        factor = factor ? ex_2(x, EX_MUL, factor, channel) : channel;
-    }
+    const Ex *factor = row_factor(b->row, row);
     if (!factor) return q;
     TileOp *map = build_open_map(b, AX_M, columns, b->row->span);
+    b->columns = columns;
     const Ex *e = ex_2(x, EX_MUL, pass_operand(b->p, map, q), build_resolve(b, map, factor));
+    b->columns = AX_M;
     return pass_out(b->p, b->k, map, "q", q->dtype, e, EX_CONST, 0);
 }
 

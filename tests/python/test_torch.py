@@ -310,8 +310,14 @@ class Values(Case):
         self.close(attn.attention(share, q, k), eager(q, k.expand(2, 2, 7, 64), k[..., :40].expand(2, 2, 7, 40), causal)[0])
         with self.assertRaisesRegex(TypeError, "^v: share has it in k"):
             attn.attention(share, q, k, k)
-        with self.assertRaisesRegex(attn.CompileError, "the gradient of .share. has no kernel"):
-            attn.attention(share, q.requires_grad_(), k)
+        exact = [x.double().requires_grad_() for x in (q, k)]
+        for x in q, k:
+            x.requires_grad_()
+        attn.attention(share, q, k).square().sum().backward()
+        q1, k1 = exact
+        eager(q1, k1.expand(2, 2, 7, 64), k1[..., :40].expand(2, 2, 7, 40), causal)[0].square().sum().backward()
+        for x, want in zip((q, k), exact):
+            self.close(x.grad, want.grad, 2e-5)
 
     def test_empty(self):
         for sizes in {"b": 0}, {"sq": 0}:
@@ -384,6 +390,48 @@ class Gradients(Case):
         for wrong in torch.ones(2), "wide", None:
             with self.assertRaisesRegex((TypeError, ValueError), "^width: takes"):
                 module(q, k, v, wrong)
+
+    def test_clauses(self):
+        """Norms of queries and keys, with gains that are learned."""
+        text = """import std.mask; import std.normalization;
+            attention a {
+                dim D = 16;
+                input q_gain: f32[D] grad;
+                input k_gain: f32[Hkv, D] grad;
+                query(q, b, h, i, d) = q * rsqrt(sqnorm(q) / D + 0.01) * q_gain[d];
+                key(k, b, h, j, d)   = k * rsqrt(sqnorm(k) / D + 0.01) * k_gain[h, d];
+                value(v, b, h, j, d) = v * q_gain[d];
+                score(q, k)          = dot(q, k) * rsqrt(D);
+                mask(b, h, i, j)     = causal(i, j);
+                normalize(s)         = softmax(s);
+            }"""
+
+        def formula(q, k, v, q_gain, k_gain):
+            q, k = (x * (x.square().mean(-1, keepdim=True) + 0.01).rsqrt() for x in (q, k))
+            return eager(q * q_gain, k * k_gain[:, None], v * q_gain, causal)
+
+        q, k, v = operands(sq=33, sk=50, dv=16)
+        self.agree(attn.Attention(text), formula, [q, k, v, torch.rand(16) + 0.5, torch.rand(k.shape[1], 16) + 0.5])
+
+    def test_rows(self):
+        """A part of the score has rows of its own, which are learned."""
+        text = """import std.mask; import std.normalization;
+            attention a {
+                dim D = 16;
+                input q_pe: f32[B, H, Sq, 8] grad;
+                input k_pe: f32[B, 1, Sk, 8] grad;
+                score(q, k)      = (dot(q, k) + dot(q_pe, k_pe)) * rsqrt(D);
+                mask(b, h, i, j) = causal(i, j);
+                normalize(s)     = softmax(s);
+            }"""
+
+        def formula(q, k, v, q_pe, k_pe):
+            s = (q @ k.repeat_interleave(2, 1).transpose(-1, -2) + q_pe @ k_pe.transpose(-1, -2)) / 4
+            s = s.masked_fill(~torch.ones(s.shape[-2:]).tril(s.shape[-1] - s.shape[-2]).bool(), float("-inf"))
+            return (s.softmax(-1) @ v.repeat_interleave(2, 1),)
+
+        q, k, v = operands(sq=33, sk=50)
+        self.agree(attn.Attention(text), formula, [q, k, v, torch.randn(*q.shape[:3], 8), torch.randn(q.shape[0], 1, 50, 8)])
 
     def test_views(self):
         packed = torch.randn(2, 9, 3, 4, 16, requires_grad=True)

@@ -879,12 +879,20 @@ says err "sqnorm in 'score' of a row whose channels have factors of their own"
 gives 0 check "$top/tests/regress/far_remainder.attn" --phase=fwd,bwd --shape=H=4,Hkv=2,Sq=200 -DD=256 -DDv=256
 says out 'that rounding in f32 may be' # its divisor has a reciprocal below the least normal number
 gives 0 check "$top/tests/run/row_norms.attn" --dtype=bf16 --shape=B=2,H=4,Hkv=2,Sq=7,Sk=130
-gives 1 check "$top/tests/regress/clauses.attn" --phase=bwd
-says err 'it has row inputs, slices or clauses of q, k and v'
-gives 1 check rows.attn --phase=bwd
-says err "it has row inputs, slices or clauses of q, k and v"
+gives 0 check "$top/tests/regress/clauses.attn" --phase=bwd --shape=Sq=20,Sk=30
+says out 'dq_gain '
+gives 0 check rows.attn --phase=bwd --shape=Sq=20,Sk=30
+gives 0 explain "$top/tests/regress/clauses.attn"
+says out 'q~ = q_gain[d] * k_gain[h * Hkv / H, d] * q'
+says out 'the gradient of q_gain[d] grows by q * dq~ * k_gain[h * Hkv / H, d] by each element of the query'
+gives 1 check "$top/tests/regress/norms_by_sweep.attn" --phase=bwd
+says err 'it goes to the keys that attain an extremum of scores with sqnorm'
+sed 's/Sq, 48\];/Sq, 48] grad;/' "$top/tests/run/row_inputs.attn" >learned_rows.attn
+gives 0 check learned_rows.attn --phase=bwd --shape=H=4,Hkv=2,Sq=20,Sk=30
+says out 'da '
+gives 1 learned_rows.attn --phase=bwd --deterministic -o rows.o
+says err 'gradients of inputs are added up in any order'
 gives 0 explain rows.attn
-says out 'the gradients of row inputs, of slices and through clauses'
 says out '(dot(q[0:40], k[24:64]) + dot(a, c))'
 gives 1 rows.attn --dtype=f16 -o rows.ptx --target=sm_80
 says err "'a' is bf16, and on sm_80 q and k are f16 here: products are of one type, so declare it f16"

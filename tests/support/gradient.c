@@ -32,8 +32,8 @@ typedef struct Whole {
     const int32_t *n; // sizes
     int D, Dv;
     bool round;
-    int32_t batch, head, query, key;
-    double dot, sqq, sqk;
+    int32_t batch, head, query, key, column;
+    struct RowData *at;
     double s, r[ROW_MAX_REDUCES]; // of infinite_slope alone
     bool *steep;                  // asks for it
 } Whole;
@@ -55,6 +55,8 @@ static ExValue input_at(const Whole *x, int input, int64_t at) {
     return of_int(((const int32_t *)data)[at]);
 }
 
+static double product(void *ctx, const Ex *e, int j);
+
 static ExValue symbol(void *ctx, const Ex *e) {
     const Whole *x = ctx;
     switch ((int)e->sym) {
@@ -66,9 +68,8 @@ static ExValue symbol(void *ctx, const Ex *e) {
     case SYM_SCALAR: return input_at(x, e->index, 0);
     case SYM_S: return (ExValue){.f = x->s};
     case SYM_R: return (ExValue){.f = x->r[e->index]};
-    case SYM_SQQ: return (ExValue){.f = x->sqq};
-    case SYM_SQK: return (ExValue){.f = x->sqk};
-    default: return (ExValue){.f = x->dot};
+    case SYM_D_IDX: return of_int(x->column);
+    default: return (ExValue){.f = product(ctx, e, x->key)};
     }
 }
 
@@ -97,37 +98,149 @@ static void add_input(void *ctx, int input, int rank, const int32_t *index, doub
 
 // ---- a row
 
-static double inner(const double *x, const double *y, int n) {
-    double sum = 0;
-    for (int i = 0; i < n; i++) sum += x[i] * y[i];
-    return sum;
-}
-
 static void add(double *to, int64_t at, const double *x, double by, int n) {
     for (int i = 0; to && i < n; i++) to[at + i] += by * x[i];
 }
 
-typedef struct RowData {
+typedef struct RowData { // of the row at hand
     int64_t at, keys; // the row of q and o; the first row of k and v
-    const double *q;
-    double *s, *dot, *sqk, *saved, *o, *d_o, *aggregated, demit[64];
+    double *s, *v, **product, *saved, *o, *d_o, *aggregated, demit[64];
     BackPairs pairs;
 } RowData;
+
+// ---- rows, and their products
+
+typedef struct Operand {
+    const double *x;
+    double *gradient; // NULL: not wanted
+    int width;
+} Operand;
+
+static Operand operand(const Whole *x, const RowData *r, RowSide side, int row, int key) {
+    const RowOperand *of = &x->b->row->rows[side].data[row];
+    bool keys = side == ROW_KEYS;
+    int64_t at = (keys ? r->keys + key : r->at) * x->D + of->from;
+    double *to = keys ? x->g->dk : x->g->dq;
+    if (of->input < 0)
+        return (Operand){(keys ? x->run->k : x->run->q) + at, to ? to + at : NULL, of->width};
+    const TxInput *in = &x->run->variant->inputs.data[of->input];
+    TxExtent e = in->extent[1], all = in->extent[3];
+    int heads = e.size < 0 ? e.value : x->n[e.size], width = all.size < 0 ? all.value : x->n[all.size];
+    int64_t head = (int64_t)x->batch * heads + (int64_t)x->head * heads / x->n[SIZE_HQ];
+    at = (head * x->n[keys ? SIZE_SK : SIZE_SQ] + (keys ? key : x->query)) * width + of->from;
+    to = x->g->dinputs ? x->g->dinputs[of->input] : NULL;
+    return (Operand){(const double *)x->run->inputs[of->input] + at, to ? to + at : NULL, of->width};
+}
+
+static double factor_at(Whole *x, const Ex *factor, int d) {
+    ExEnv env = {.sym = symbol, .load = load, .ctx = x, .round = x->round};
+    x->column = d;
+    return factor ? ex_eval(factor, &env).f : 1;
+}
+
+static double computed(Whole *x, const RowData *r, ExSym sym, int index, int j) {
+    double sum = 0;
+    if (sym != SYM_DOT) {
+        Operand o = operand(x, r, sym == SYM_SQQ ? ROW_QUERIES : ROW_KEYS, index, j);
+        for (int d = 0; d < o.width; d++) sum += o.x[d] * o.x[d];
+        return rounded(x, sum);
+    }
+    const RowDot *dot = &x->b->row->dots.data[index];
+    for (int i = 0; i < dot->pairs.n; i++) {
+        const int *row = dot->pairs.data[i].row;
+        const Ex *factor = row_factor(x->b->row, row);
+        Operand q = operand(x, r, ROW_QUERIES, row[ROW_QUERIES], j),
+                k = operand(x, r, ROW_KEYS, row[ROW_KEYS], j);
+        for (int d = 0; d < q.width; d++) sum += q.x[d] * factor_at(x, factor, d) * k.x[d];
+    }
+    return rounded(x, sum);
+}
+
+// Of a key, once.
+static double product(void *ctx, const Ex *e, int j) {
+    Whole *x = ctx;
+    const RowProgram *row = x->b->row;
+    int at = e->sym == SYM_DOT ? 0 : e->sym == SYM_SQQ ? row->dots.n : row->dots.n + row->rows[0].n;
+    double *known = &x->at->product[at + e->index][j];
+    if (isnan(*known)) *known = computed(x, x->at, e->sym, e->index, j);
+    return *known;
+}
+
+static void begin_products(Whole *x, Arena *a, RowData *r) {
+    const RowProgram *row = x->b->row;
+    int n = row->dots.n + row->rows[0].n + row->rows[1].n;
+    r->product = ARENA_ARRAY(a, double *, n + 1);
+    for (int i = 0; i < n; i++) {
+        r->product[i] = ARENA_ARRAY(a, double, x->n[SIZE_SK] + 1);
+        for (int j = 0; j < x->n[SIZE_SK]; j++) r->product[i][j] = (double)NAN;
+    }
+    x->at = r;
+}
+
+static void add_dot(Whole *x, const RowData *r, int dot, int j, double d) {
+    const RowDot *of = &x->b->row->dots.data[dot];
+    for (int i = 0; i < of->pairs.n; i++) {
+        const int *row = of->pairs.data[i].row;
+        const Ex *factor = row_factor(x->b->row, row);
+        Operand q = operand(x, r, ROW_QUERIES, row[ROW_QUERIES], j),
+                k = operand(x, r, ROW_KEYS, row[ROW_KEYS], j);
+        for (int c = 0; c < q.width; c++) {
+            double f = factor_at(x, factor, c);
+            if (q.gradient) q.gradient[c] += d * f * k.x[c];
+            if (k.gradient) k.gradient[c] += d * f * q.x[c];
+        }
+    }
+}
+
+static void add_channel(Whole *x, const RowData *r, BackEval *e, const BackGrad *g, const int *row,
+                        double d, int j) {
+    if (row[ROW_QUERIES] != g->row || row_factor(x->b->row, row) != g->factor) return;
+    Operand q = operand(x, r, ROW_QUERIES, row[ROW_QUERIES], j),
+            k = operand(x, r, ROW_KEYS, row[ROW_KEYS], j);
+    for (int c = 0; c < q.width; c++)
+        back_channel(e, g, q.x[c], d * k.x[c], c, add_input, x);
+}
+
+// To the rows of a pair; and to factors, pair by pair: what is added is linear in the gradient that comes.
+static void add_products(Whole *x, const RowData *r, BackEval *e, const BackPair *p, int j) {
+    const Backward *b = x->b;
+    for (int i = 0; i < b->products.n; i++) {
+        const BackProduct *of = &b->products.data[i];
+        if (of->sym == SYM_DOT) {
+            add_dot(x, r, of->index, j, p->products[i]);
+            continue;
+        }
+        Operand o = operand(x, r, of->sym == SYM_SQQ ? ROW_QUERIES : ROW_KEYS, of->index, j);
+        for (int c = 0; c < o.width && o.gradient; c++)
+            o.gradient[c] += 2 * p->products[i] * o.x[c];
+    }
+    for (int i = 0; i < b->grads.n; i++) {
+        const BackGrad *g = &b->grads.data[i];
+        if (g->per != BACK_CHANNEL) continue;
+        for (int m = 0; m < b->products.n; m++) {
+            if (b->products.data[m].sym != SYM_DOT) continue;
+            const RowDot *dot = &b->row->dots.data[b->products.data[m].index];
+            for (int k = 0; k < dot->pairs.n; k++)
+                add_channel(x, r, e, g, dot->pairs.data[k].row, p->products[m], j);
+        }
+    }
+}
 
 static void scores(Whole *x, RowData *r, ExEnv *env) {
     const RowProgram *row = x->b->row;
     int Sk = x->n[SIZE_SK];
     ExEnv decides = *env;
     decides.round = true;
-    x->sqq = rounded(x, inner(r->q, r->q, x->D));
     for (x->key = 0; x->key < Sk; x->key++) {
-        const double *k = x->run->k + (r->keys + x->key) * x->D;
-        x->dot = r->dot[x->key] = rounded(x, inner(r->q, k, x->D));
-        x->sqk = r->sqk[x->key] = rounded(x, inner(k, k, x->D));
         bool in = ex_eval(row->mask, &decides).i;
         r->s[x->key] = in ? ex_eval(row->modified, env).f : -INFINITY;
     }
-    r->pairs = (BackPairs){Sk, r->s, r->dot, r->sqk, x->sqq, x->run->v + r->keys * x->Dv};
+    bool in_k = row->v_in_k;
+    for (int j = 0; j < Sk; j++)
+        memcpy(r->v + (int64_t)j * x->Dv,
+               in_k ? x->run->k + (r->keys + j) * x->D : x->run->v + (r->keys + j) * x->Dv,
+               sizeof *r->v * (size_t)x->Dv);
+    r->pairs = (BackPairs){Sk, r->s, product, x, r->v};
 }
 
 static void forward(Whole *x, Arena *a, RowData *r, const ExEnv *env) {
@@ -155,12 +268,9 @@ static void backward(Whole *x, Arena *a, RowData *r, const ExEnv *env) {
     for (int j = 0; j < r->pairs.n; j++) {
         if (r->s[j] == -INFINITY) continue;
         BackPair p = back_pair(e, &r->pairs, j);
-        const double *k = x->run->k + (r->keys + j) * x->D;
-        add(g->dq, r->at * x->D, k, p.d_dot, x->D);
-        add(g->dq, r->at * x->D, r->q, 2 * p.d_sqq, x->D);
-        add(g->dk, (r->keys + j) * x->D, r->q, p.d_dot, x->D);
-        add(g->dk, (r->keys + j) * x->D, k, 2 * p.d_sqk, x->D);
-        add(g->dv, (r->keys + j) * x->Dv, r->aggregated, p.w, x->Dv);
+        add_products(x, r, e, &p, j);
+        bool in_k = x->b->row->v_in_k;
+        add(in_k ? g->dk : g->dv, (r->keys + j) * (in_k ? x->D : x->Dv), r->aggregated, p.w, x->Dv);
     }
     back_grads(e, &r->pairs, &come, add_input, x);
 }
@@ -186,7 +296,7 @@ static void find_slope(Whole *x, const RowData *r, ExEnv *env) {
     }
     for (x->key = 0; x->key < r->pairs.n; x->key++)
         for (int k = 0; k <= row->reduces.n; k++) {
-            x->s = r->s[x->key], x->dot = r->dot[x->key], x->sqk = r->sqk[x->key];
+            x->s = r->s[x->key];
             if (x->s == -INFINITY) continue;
             *x->steep |= !isfinite(x->s) || (by[k] && !isfinite(ex_eval(by[k], env).f));
             *x->steep |= by_dot && !isfinite(ex_eval(by_dot, env).f);
@@ -200,10 +310,9 @@ static void one_row(Whole *x) {
             kv = (int64_t)x->head * n[SIZE_HKV] / n[SIZE_HQ];
     RowData r = {.at = head * n[SIZE_SQ] + x->query,
                  .keys = ((int64_t)x->batch * n[SIZE_HKV] + kv) * n[SIZE_SK]};
-    r.q = x->run->q + r.at * x->D;
     r.s = ARENA_ARRAY(a, double, n[SIZE_SK] + 1);
-    r.dot = ARENA_ARRAY(a, double, n[SIZE_SK] + 1);
-    r.sqk = ARENA_ARRAY(a, double, n[SIZE_SK] + 1);
+    r.v = ARENA_ARRAY(a, double, (int64_t)n[SIZE_SK] * x->Dv + 1);
+    begin_products(x, a, &r);
     r.saved = ARENA_ARRAY(a, double, x->b->rows.n + 1);
     r.o = ARENA_ARRAY(a, double, x->Dv);
     r.d_o = ARENA_ARRAY(a, double, x->Dv);

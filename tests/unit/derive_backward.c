@@ -104,7 +104,12 @@ static void add_input(void *ctx, int input, int rank, const int32_t *index, doub
     gradient[input ? AT_TEMP : AT_SINK] += value;
 }
 
-static void derived(const Backward *b, const Row *row, double *gradient) {
+static double product(void *ctx, const Ex *e, int j) {
+    Vals v = {.row = ctx, .key = j};
+    return symbol(&v, e).f;
+}
+
+static void derived(const Backward *b, Row *row, double *gradient) {
     Arena *a = arena_new();
     Vals outer = {.row = row};
     ExEnv env = {.sym = symbol, .ctx = &outer};
@@ -123,14 +128,16 @@ static void derived(const Backward *b, const Row *row, double *gradient) {
     else
         stream_output(f, &part, o);
     BackEval *e = back_eval(a, b, &env, COLUMNS);
-    BackPairs pairs = {row->n, s, row->x + AT_DOT, row->x + AT_SQK, row->x[AT_SQQ], row->x + AT_V};
+    BackPairs pairs = {row->n, s, product, row, row->x + AT_V};
     BackCome come = {o, row->d_o, row->demit};
     back_rows(e, saved, &pairs, &come, aggregated);
     for (int j = 0; j < row->n; j++) {
         BackPair g = back_pair(e, &pairs, j);
-        gradient[AT_DOT + j] += g.d_dot;
-        gradient[AT_SQK + j] += g.d_sqk;
-        gradient[AT_SQQ] += g.d_sqq;
+        for (int i = 0; i < b->products.n; i++) {
+            ExSym sym = b->products.data[i].sym;
+            int at = sym == SYM_DOT ? AT_DOT + j : sym == SYM_SQK ? AT_SQK + j : AT_SQQ;
+            gradient[at] += g.products[i];
+        }
         for (int d = 0; d < COLUMNS; d++) gradient[AT_V + j * COLUMNS + d] += g.w * aggregated[d];
     }
     back_grads(e, &pairs, &come, add_input, gradient);
@@ -169,8 +176,13 @@ static const char *text_of(const RowProgram *p, const Backward *b) {
     const struct {
         const char *name;
         const Ex *e;
-    } all[] = {{"d_o", b->d_o},     {"w", b->weight},    {"ds", b->ds},      {"d_dot", b->d_dot},
-               {"d_sqq", b->d_sqq}, {"d_sqk", b->d_sqk}, {"empty", b->empty}};
+    } all[] = {{"d_o", b->d_o},
+               {"w", b->weight},
+               {"ds", b->ds},
+               {"d_dot", back_product(b, SYM_DOT, 0)},
+               {"d_sqq", back_product(b, SYM_SQQ, 0)},
+               {"d_sqk", back_product(b, SYM_SQK, 0)},
+               {"empty", b->empty}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         if (!all[i].e) continue;
         text_printf(&t, "  %s = ", all[i].name);
@@ -203,7 +215,7 @@ static double difference(const RowProgram *p, const Row *row, int i) {
     return smooth ? central : NAN;
 }
 
-static int check_row(const RowProgram *p, const Backward *b, const Row *row) {
+static int check_row(const RowProgram *p, const Backward *b, Row *row) {
     double gradient[NUMBERS] = {0};
     int compared = 0;
     derived(b, row, gradient);

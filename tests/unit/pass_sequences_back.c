@@ -27,6 +27,12 @@ static const char *const grads[] = {
     "attention t { dim D = 8; score(q, k) = dot(q, k) - 0.2 * sqnorm(k); mask(b, h, i, j) = j < i; "
     "normalize(s) { let n = rowsum(1.0); let mean = rowsum(s) / n; emit mean = mean; return (s - "
     "mean) / (n + rowsum(s * s)); } output(o) = o * rsqrt(sqnorm(o) + 0.5); }",
+    // rows beside q and k, v in k, factors of channels, slices
+    "import std.normalization; attention t { dim D = 24, Dv = 16; input q_pe: bf16[B, H, Sq, 16] "
+    "grad; input k_pe: bf16[B, 1, Sk, 16] grad; input gain: f32[D] grad; share v = k; query(x, b, "
+    "h, i, d) = x * rsqrt(sqnorm(x) / D + 0.1) * gain[d]; score(q, k) = (dot(q, k) + dot(q_pe, "
+    "k_pe)) * 0.3 + dot(q[8:24], k[:16]) * 0.1; mask(b, h, i, j) = j <= i; normalize(s) = "
+    "softmax(s); }",
 };
 enum { GRADS = sizeof grads / sizeof *grads };
 
