@@ -75,7 +75,7 @@ typedef struct Backward {
     const Ex *weight; // over SYM_S, kv_idx, SYM_ROW
     // The same with fewer numbers of the row and operations, for rows of which `tame` holds, a bool over SYM_ROW; NULL: there is no such.
     const Ex *tame_weight, *tame;
-    const Ex *ds; // over SYM_S, kv_idx, SYM_W, SYM_DW, SYM_ROW
+    const Ex *ds;              // over SYM_S, kv_idx, SYM_W, SYM_DW, SYM_ROW
     VEC(BackProduct) products; // those whose gradient is not 0
     VEC(BackGrad) grads;
     // bool over SYM_ROW: the row has no key; where that is so no BACK_ROW gradient counts. NULL where there is none.

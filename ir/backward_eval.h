@@ -26,7 +26,7 @@ typedef struct BackCome {
 } BackCome;
 
 typedef struct BackPair { // what a pair gives
-    double w, *products; // as b->products
+    double w, *products;  // as b->products
 } BackPair;
 
 // A gradient: where it is added, the indices as computed, not yet clamped.
@@ -40,7 +40,8 @@ void back_rows(BackEval *e, const double *saved, const BackPairs *pairs, const B
 BackPair back_pair(BackEval *e, const BackPairs *pairs, int j);
 void back_grads(BackEval *e, const BackPairs *pairs, const BackCome *come, BackAdd add, void *ctx);
 // Of a pair's element in column d: what a BACK_CHANNEL adds, and the value of a formula (a factor of channels).
-void back_channel(BackEval *e, const BackGrad *g, double q, double come, int d, BackAdd add, void *ctx);
+void back_channel(BackEval *e, const BackGrad *g, double q, double come, int d, BackAdd add,
+                  void *ctx);
 double back_value(BackEval *e, const Ex *formula, int d);
 
 #endif

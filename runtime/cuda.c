@@ -159,8 +159,8 @@ static int encode_map(const GpuDriver *g, const RtMap *m, CudaMap *out) {
     int more = m->map->ends ? ABI_ENDS_RANK : 0;
     if (more) add_ends(m, extent, stride, box, step);
     return g->map_encode(out, map_type(m->dtype), (uint32_t)(m->rank + more),
-                         (void *)(uintptr_t)m->address, extent, stride, box, step, 0, m->map->swizzle,
-                         PROMOTE_256, 0);
+                         (void *)(uintptr_t)m->address, extent, stride, box, step, 0,
+                         m->map->swizzle, PROMOTE_256, 0);
 }
 
 static attn_status maps(const GpuDriver *g, const AbiKernel *k, const RtArgs *args, CudaMap *out,

@@ -3,7 +3,6 @@
 #include "codegen/nvptx/sm90.h"
 
 #include "runtime/abi.h"
-#include "runtime/abi.h"
 
 #include <assert.h>
 #include <string.h>

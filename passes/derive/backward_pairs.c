@@ -116,10 +116,8 @@ static const Ex *of_pair(Derivative *d, const Ex *x) {
 
 static void add_grad(Derivative *d, const Ex *at, BackPer per, const Ex *value) {
     int input = at->op == EX_LOAD ? at->input : at->index;
-    BackGrad g = {.input = input,
-                  .at = at,
-                  .per = per,
-                  .value = value ? ex_simplify(d->p, value) : NULL};
+    BackGrad g = {
+        .input = input, .at = at, .per = per, .value = value ? ex_simplify(d->p, value) : NULL};
     if (value && !ex_is_f32(g.value, 0)) VEC_PUSH(d->arena, &d->out->grads, g);
 }
 

@@ -154,9 +154,9 @@ static void tell_factors(Explain *x, const Backward *b) {
             const int *row = p->dots.data[i].pairs.data[k].row;
             const Ex *f = row_factor(p, row);
             if (!f) continue;
-            say_equation(x, say_own(x, seen(x, p, row)),
-                         times(x, say_here(x, f),
-                               row_operand_name(p, ROW_QUERIES, row[ROW_QUERIES])));
+            say_equation(
+                x, say_own(x, seen(x, p, row)),
+                times(x, say_here(x, f), row_operand_name(p, ROW_QUERIES, row[ROW_QUERIES])));
         }
 }
 
@@ -206,7 +206,8 @@ static void share_all(Explain *x, const Backward *b) {
         if (d->sym == SYM_DOT) VEC_PUSH(x->arena, &roots, d->d); // in two formulas
         VEC_PUSH(x->arena, &roots, d->d);
     }
-    for (int i = 0; i < b->grads.n; i++) VEC_PUSH(x->arena, &roots, in_channel(x, &b->grads.data[i]));
+    for (int i = 0; i < b->grads.n; i++)
+        VEC_PUSH(x->arena, &roots, in_channel(x, &b->grads.data[i]));
     say_share(x, roots.data, roots.n);
 }
 

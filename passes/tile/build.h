@@ -58,7 +58,7 @@ typedef struct Build {
     Places at;             // where rows lie, unless the layout is dense
     int tensor_q, tensor_k, tensor_v, tensor_o, first_emit, first_saved;
     int width[PASS_MAX_WIDTHS], nwidths; // those of AX_W and on
-    AxisRole columns;            // what SYM_D_IDX is a place along; AX_M: AX_E
+    AxisRole columns;                    // what SYM_D_IDX is a place along; AX_M: AX_E
     TileValue **tile[ROW_SIDES]; // of the kernel, or of the step: tiles of the row program's rows
     int few;                     // queries of launches that always have packed rows
     int own_parts;               // the size of a sequence that says in how many its keys are, or 0

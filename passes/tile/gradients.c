@@ -7,9 +7,7 @@ static bool uses(const Ex *e, ExSym s) { return e && ex_uses(e, s, -1); }
 
 // ---- small things
 
-const Ex *grad_head(Nest *n) {
-    return n->head ? n->head : ex_symbol(n->b.pool, SYM_H);
-}
+const Ex *grad_head(Nest *n) { return n->head ? n->head : ex_symbol(n->b.pool, SYM_H); }
 
 bool grad_is_work(const Build *b, int tensor) {
     return b->p->tensors.data[tensor].role == TENSOR_WORK;
@@ -82,7 +80,7 @@ void grad_access(Build *b, TileOp *op, int tensor, const Ex *head, AxisRole rows
 }
 
 TileValue *grad_load(Nest *n, const char *name, int tensor, const Ex *head, AxisRole rows,
-                       int columns) {
+                     int columns) {
     Build *b = &n->b;
     TileOp *op = tile_op(b->p, b->k, b->block, TILE_LOAD, b->row->span);
     grad_access(b, op, tensor, head, rows, columns);
@@ -93,7 +91,7 @@ TileValue *grad_load(Nest *n, const char *name, int tensor, const Ex *head, Axis
 }
 
 TileOp *grad_store(Nest *n, int tensor, const Ex *head, AxisRole rows, int columns, TileValue *v,
-                  bool add) {
+                   bool add) {
     Build *b = &n->b;
     TileOp *op = tile_op(b->p, b->k, b->block, TILE_STORE, b->row->span);
     grad_access(b, op, tensor, head, rows, columns);
@@ -103,7 +101,7 @@ TileOp *grad_store(Nest *n, int tensor, const Ex *head, AxisRole rows, int colum
 }
 
 TileValue *grad_mma(Nest *n, const char *name, TileValue *x, TileValue *y, TileValue *sum,
-                      AxisRole rows, AxisRole columns) {
+                    AxisRole rows, AxisRole columns) {
     Build *b = &n->b;
     TileOp *op = tile_op(b->p, b->k, b->block, TILE_MMA, b->row->span);
     op->tf32 = b->tf32;
@@ -117,8 +115,8 @@ TileValue *grad_mma(Nest *n, const char *name, TileValue *x, TileValue *y, TileV
 TileValue *grad_sum_over(Nest *n, const char *name, int x, int y, AxisRole over, const Ex *e) {
     Build *b = &n->b;
     TileOp *op = build_open_map(b, x, y, b->row->span);
-    return pass_out(b->p, b->k, op, name, DT_F32, build_resolve(b, op, grad_placed(n, e)), EX_ROWSUM,
-                    b->axis[over]);
+    return pass_out(b->p, b->k, op, name, DT_F32, build_resolve(b, op, grad_placed(n, e)),
+                    EX_ROWSUM, b->axis[over]);
 }
 
 TileValue *grad_zeros(Nest *n, const char *name, int x, int y) {

@@ -39,10 +39,11 @@ typedef struct Nest {
     const Ex *head;  // of the queries; NULL: h
     const Ex *takes; // bool: the pair takes part
     bool by_keys;    // rows of the kernel are keys: what is of a query is read at the pair
-    bool by_element; // a tile may be added to one element, and each block adds up the rows that are its own
+    bool
+        by_element; // a tile may be added to one element, and each block adds up the rows that are its own
 } Nest;
 
-typedef struct Pair { // of the pairs of a tile
+typedef struct Pair {         // of the pairs of a tile
     TileValue *w, **products; // as Backward.products
 } Pair;
 
@@ -76,7 +77,7 @@ void grad_store_input(Nest *n, const BackGrad *g, AxisRole other, int rides, Til
 void grad_add(Nest *n, const BackGrad *g, AxisRole other, const Ex *value);
 
 // ---- of rows
-void grad_find_rows(Nest *n); // seen, parts
+void grad_find_rows(Nest *n);                           // seen, parts
 bool grad_is_own(const Nest *n, RowSide side, int row); // of q or k
 // Those of q or k, and row inputs; they are what SYM_Q and SYM_K stand for.
 void grad_load_rows(Nest *n, RowSide side, const Ex *head, bool own, bool inputs);

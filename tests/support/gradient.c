@@ -103,7 +103,7 @@ static void add(double *to, int64_t at, const double *x, double by, int n) {
 }
 
 typedef struct RowData { // of the row at hand
-    int64_t at, keys; // the row of q and o; the first row of k and v
+    int64_t at, keys;    // the row of q and o; the first row of k and v
     double *s, *v, **product, *saved, *o, *d_o, *aggregated, demit[64];
     BackPairs pairs;
 } RowData;
@@ -125,11 +125,13 @@ static Operand operand(const Whole *x, const RowData *r, RowSide side, int row, 
         return (Operand){(keys ? x->run->k : x->run->q) + at, to ? to + at : NULL, of->width};
     const TxInput *in = &x->run->variant->inputs.data[of->input];
     TxExtent e = in->extent[1], all = in->extent[3];
-    int heads = e.size < 0 ? e.value : x->n[e.size], width = all.size < 0 ? all.value : x->n[all.size];
+    int heads = e.size < 0 ? e.value : x->n[e.size],
+        width = all.size < 0 ? all.value : x->n[all.size];
     int64_t head = (int64_t)x->batch * heads + (int64_t)x->head * heads / x->n[SIZE_HQ];
     at = (head * x->n[keys ? SIZE_SK : SIZE_SQ] + (keys ? key : x->query)) * width + of->from;
     to = x->g->dinputs ? x->g->dinputs[of->input] : NULL;
-    return (Operand){(const double *)x->run->inputs[of->input] + at, to ? to + at : NULL, of->width};
+    return (Operand){(const double *)x->run->inputs[of->input] + at, to ? to + at : NULL,
+                     of->width};
 }
 
 static double factor_at(Whole *x, const Ex *factor, int d) {
@@ -197,8 +199,7 @@ static void add_channel(Whole *x, const RowData *r, BackEval *e, const BackGrad 
     if (row[ROW_QUERIES] != g->row || row_factor(x->b->row, row) != g->factor) return;
     Operand q = operand(x, r, ROW_QUERIES, row[ROW_QUERIES], j),
             k = operand(x, r, ROW_KEYS, row[ROW_KEYS], j);
-    for (int c = 0; c < q.width; c++)
-        back_channel(e, g, q.x[c], d * k.x[c], c, add_input, x);
+    for (int c = 0; c < q.width; c++) back_channel(e, g, q.x[c], d * k.x[c], c, add_input, x);
 }
 
 // To the rows of a pair; and to factors, pair by pair: what is added is linear in the gradient that comes.

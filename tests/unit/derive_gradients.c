@@ -164,12 +164,14 @@ static const char *const bodies[] = {
     HEAD "score(q, k) = dot(q, k) * rsqrt(sqnorm(q) * sqnorm(k) + 1e-6); normalize(s) = softmax(s "
          "* g); }",
     // rows beside q and k, slices, and elements that clauses change
-    HEAD "input x: f32[B, H, Sq, 2]; input y: f32[B, 1, Sk, 2]; input w: f32[B, Hkv, Sk, 4]; score(q, "
-         "k) = dot(q, k) + dot(x, y) + tanh(dot(q, w)) - sqnorm(y) * sqnorm(x) + dot(q[1:3], y); "
-         "normalize(s) = softmax(s); }",
-    HEAD "share v = k; query(q, b, h, i, d) = q * rsqrt(sqnorm(q) + 0.1) * t[d]; key(k, b, h, j, d) = "
-         "k / (2 + g) * t[d] * t[1]; score(q, k) = dot(q[:3], k[1:]) + sin(dot(q, k)); normalize(s) = "
-         "softmax(s); }",
+    HEAD
+    "input x: f32[B, H, Sq, 2]; input y: f32[B, 1, Sk, 2]; input w: f32[B, Hkv, Sk, 4]; score(q, "
+    "k) = dot(q, k) + dot(x, y) + tanh(dot(q, w)) - sqnorm(y) * sqnorm(x) + dot(q[1:3], y); "
+    "normalize(s) = softmax(s); }",
+    HEAD
+    "share v = k; query(q, b, h, i, d) = q * rsqrt(sqnorm(q) + 0.1) * t[d]; key(k, b, h, j, d) = "
+    "k / (2 + g) * t[d] * t[1]; score(q, k) = dot(q[:3], k[1:]) + sin(dot(q, k)); normalize(s) = "
+    "softmax(s); }",
     HEAD "value(v, b, h, j, d) = v * g * t[d]; key(k, b, h, j, d) = k * sqnorm(k) * f32(n[j] + 1); "
          "score(q, k) = dot(q, k); normalize(s) = softmax(s); }",
     HEAD
