@@ -741,6 +741,7 @@ gives 1 relu_attn.attn --phase=part,bwd --layout=ragged -o parts.o
 says err 'no backward of parts in layout ragged'
 gives 1 "$top/stdlib/document.attn" --phase=part --layout=paged -o parts.o
 says err "'doc' is read at another row than the pair's own"
+gives 0 "$top/stdlib/document.attn" --layout=paged:16 --target=sm_90a --dtype=bf16 -o document.ptx
 gives 2 check relu_attn.attn --parts=2 --layout=ragged
 says err 'goes with --layout=dense'
 gives 1 "$top/stdlib/mamba2.attn" --phase=part -o parts.o
