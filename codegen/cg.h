@@ -344,6 +344,7 @@ Val cg_math(Cg *cg, ExOp op, const Val *args,
             int n); // f32: the target's hook or the fallback of math.c
 Val cg_math_formula(Cg *cg, ExOp op, const Val *args); // those made of others
 Val cg_divide_rounded(Cg *cg, Val a, Val b);           // f32, correctly rounded on every target
+Val cg_sqrt_rounded(Cg *cg, Val x);                    // the same
 Val cg_pow_signs(Cg *cg, Val a, Val b, Val magnitude); // magnitude: of a to the power b
 
 // ---- outline.c: long expressions as functions

@@ -116,7 +116,7 @@ static Val any_abs(Cg *cg, const Ex *e, const Val *v) {
 
 // ---- floats
 
-// What stands under `rounded` is computed as written: no flag lets it go into an fma, and a quotient is rounded
+// What stands under `rounded` is computed as written: no flag lets it go into an fma, and a quotient and a root are rounded
 // correctly.
 static Val build_exact(Cg *cg, ExOp op, const Val *v) {
     switch ((int)op) {
@@ -124,6 +124,7 @@ static Val build_exact(Cg *cg, ExOp op, const Val *v) {
     case EX_SUB: return cg_fsub(cg, v[0], v[1]);
     case EX_MUL: return cg_fmul(cg, v[0], v[1]);
     case EX_DIV: return cg_divide_rounded(cg, v[0], v[1]);
+    case EX_SQRT: return cg_sqrt_rounded(cg, v[0]);
     default: return NULL;
     }
 }

@@ -237,6 +237,8 @@ Val cg_divide_rounded(Cg *cg, Val a, Val b) {
     return cg_fdiv(cg, a, b);
 }
 
+Val cg_sqrt_rounded(Cg *cg, Val x) { return call(cg, "llvm.sqrt", x, NULL, NULL); }
+
 // The other operand for a NaN. Where one is a constant, a compare and a select do, which is one
 // instruction on most targets.
 static Val min_max(Cg *cg, ExOp op, Val *v) {
@@ -260,7 +262,7 @@ static Val of_llvm(Cg *cg, ExOp op, const Val *args) {
     case EX_FMA: return call(cg, "llvm.fma", v[0], v[1], v[2]);
     case EX_ABS: return call(cg, "llvm.fabs", v[0], NULL, NULL);
     case EX_FLOOR: return call(cg, "llvm.floor", v[0], NULL, NULL);
-    case EX_SQRT: return call(cg, "llvm.sqrt", v[0], NULL, NULL);
+    case EX_SQRT: return cg_sqrt_rounded(cg, v[0]);
     case EX_EXP2: return call(cg, "llvm.exp2", v[0], NULL, NULL);
     case EX_LOG2: return call(cg, "llvm.log2", v[0], NULL, NULL);
     default: return cg_math_formula(cg, op, v);

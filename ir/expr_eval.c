@@ -158,7 +158,7 @@ typedef struct Step {
     const Ex *e;
     int args[EX_MAX_RANK]; // of earlier steps
     ExType types[EX_MAX_RANK];
-    bool exact; // under `rounded`: of a division IEEE's
+    bool exact; // under `rounded`: of a division and a root IEEE's
 } Step;
 
 struct ExPlan {
@@ -214,7 +214,8 @@ static ExValue run_step(const Step *s, const ExValue *values, const ExEnv *env) 
         return env->load(env->ctx, e, index);
     case T_NUM:
     case T_F32:
-        if (e->type == EX_F32 && env->round && env->math && !(s->exact && e->op == EX_DIV))
+        if (e->type == EX_F32 && env->round && env->math &&
+            !(s->exact && (e->op == EX_DIV || e->op == EX_SQRT)))
             return of_math(env->math, e->op, args, e->nargs);
         break;
     case T_I32:

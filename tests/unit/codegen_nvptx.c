@@ -44,6 +44,16 @@ ARENA_TEST(divisions) {
     ck_assert(!strstr(ptx, "div.rn"));
 }
 
+// A root that decides is rounded correctly; one of a weight is not.
+ARENA_TEST(roots) {
+    static const char form[] = "attention t { dim D = 64; score(q, k) = dot(q, k); "
+                               "modify(s) = %s; normalize(s) = s; }";
+    char *ptx = compile(a, arena_printf(a, form, "sqrt(abs(s)) >= 1.5 ? s : 0"), DT_F32);
+    ck_assert(strstr(ptx, "sqrt.rn.ftz.f32") && !strstr(ptx, "sqrt.approx"));
+    ptx = compile(a, arena_printf(a, form, "sqrt(abs(s))"), DT_F32);
+    ck_assert(strstr(ptx, "sqrt.approx.ftz.f32") && !strstr(ptx, "sqrt.rn"));
+}
+
 // Of sigmoids that are weights every fourth is made of multiplications; of those that decide, none.
 ARENA_TEST(sigmoids) {
     static const char form[] = "attention t { dim D = 64; score(q, k) = dot(q, k); "
