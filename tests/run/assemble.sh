@@ -57,6 +57,12 @@ done
 holds 'numbers of a row that are sums over two scores of a pair' assembles tests/regress/two_softmaxes.attn --phase=fwd,bwd
 holds 'rows of gradients that fill shared memory' assembles_for sm_80 tests/regress/names_of_parts.attn --phase=fwd,bwd -DD=256 -DDv=256
 for name in retention relative_bias; do holds "$name, 256 512" assembles stdlib/$name.attn -DD=256 -DDv=512; done
+# Threads walk a channel axis in pieces of four elements: each of them reads its own number of a vector along it, so that four loads more
+# stand in each piece than without the vector. (One alone serves all four where it is read at the piece's place.)
+loads() { "$attnc" "$1" --target=sm_80 --dtype=bf16 -o "$dir/loads.ptx" && grep -c 'ld\.shared\.f32' "$dir/loads.ptx"; }
+sed '/input gate/d; s/gate\[h, d\]/0.5/' tests/run/norm_of_values.attn >"$dir/plain.attn"
+more=$(($(loads tests/run/norm_of_values.attn) - $(loads "$dir/plain.attn")))
+holds "a vector in pieces: $more loads" test "$more" -gt 0 -a $((more % 4)) -eq 0
 # A tile program's algorithm, scheduled pass by pass.
 scheduled() { # scheduled FILE TARGET
     sed "s/ target host / target $2 /" "$1" >"$dir/0.tile"
