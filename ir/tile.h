@@ -114,7 +114,8 @@ typedef struct TileSplit {
     int parts;   // parts of a launch, of few queries or of many,
     int share;   // the share of a part, in 1024ths,
     int whole;   // heads (b * H + h) before this one have one part
-    int segment; // of a recurrence whose positions go in segments: how many one has (passes/tile/recur_segments.c)
+    int segment; // of a recurrence whose positions go in segments: how many one has (passes/tile/recur_segments.c),
+    int steps; // and in a backward how many chunks
 } TileSplit;
 
 typedef struct TileAxis {

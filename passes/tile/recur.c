@@ -550,6 +550,13 @@ int recur_tensor(Recur *r, const char *name, TensorRole role, Dtype t, int heads
     return tile_tensor(r->p, x);
 }
 
+const char *recur_work(const Recur *r, const char *name) {
+    for (int i = 0; i < r->p->tensors.n; i++)
+        if (!strcmp(r->p->tensors.data[i].name, name))
+            return recur_work(r, arena_printf(r->arena, "%s_", name));
+    return name;
+}
+
 // q, k, v, the inputs and state0.
 void recur_add_operands(Recur *r, Dtype t) {
     const RecProgram *rec = r->rec;
@@ -642,7 +649,7 @@ static void add_plan(Recur *r, const Ex *when, int from, int to) {
 }
 
 static void build_segments(Recur *r) {
-    Segments s = recur_segments(r, 0);
+    Segments s = recur_segments(r, 0, 0);
     int from = r->p->kernels.n;
     recur_segment_starts(&s, r->state0, r->state);
     recur_segment_kernel(&s, "segments", PURPOSE_CHUNK);

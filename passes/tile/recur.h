@@ -110,6 +110,8 @@ TileValue *recur_new_state(Recur *r, const Write *w, TileValue *state);
 void recur_make_writes(Recur *r, Write *w, TileValue *state);
 int recur_tensor(Recur *r, const char *name, TensorRole role, Dtype t, int heads, const Ex *rows,
                  int columns);
+const char *recur_work(const Recur *r,
+                       const char *name); // of a workspace: one that no other tensor has
 void recur_load_rows(Recur *r);
 TileValue *recur_output(Recur *r, const Write *w, TileValue *state);
 void recur_add_operands(Recur *r, Dtype t);
@@ -129,6 +131,7 @@ TileValue *recur_loop(Recur *r, const char *name, int axis, TileValue *first, co
 typedef struct Segments {
     Recur *r;
     int number, states; // sizes: of a sequence, and of all heads
+    int chunks;         // likewise, of a backward: of a sequence; 0: a forward
     int works;          // workspace tensors so far
     int part, start;    // tensors: Psi, and the states before the segments
     int transition[2];  // Phi; -1: 1
@@ -136,10 +139,14 @@ typedef struct Segments {
     int G;              // axis
 } Segments;
 
-Segments recur_segments(Recur *r, int works);
+Segments recur_segments(Recur *r, int works, int chunks);
 void recur_segment_kernel(Segments *s, const char *name, TilePurpose purpose);
 TileValue *recur_segment_first(Segments *s, const char *name);
 // The kernels before those of segments: from a tensor to another.
 void recur_segment_starts(Segments *s, int first, int last);
+// The same from the last segment to the first: `chunk` adds to the gradient of a state. `recur_segment_index`: which chunk a step has.
+const Ex *recur_segment_index(Segments *s);
+void recur_segment_adjoints(Segments *s, int first, int last,
+                            TileValue *(*chunk)(void *ctx, TileValue *state), void *ctx);
 
 #endif

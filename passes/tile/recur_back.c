@@ -175,16 +175,16 @@ static TileValue *add_read(Recur *r, const Read *read, TileValue *g, TileValue *
     return recur_product(r, "F", elem, recur_operand(r, "gd", g), f, r->D, r->E);
 }
 
-static TileValue *adjoint_chunk(void *ctx, TileValue *f1) {
-    Back *b = ctx;
+// parts: of the state alone.
+static TileValue *adjoint(Back *b, TileValue *f1, bool parts) {
     Recur *r = &b->r;
     const Chunk *c = r->c;
     Write w[2];
-    TileValue *dy[2];
+    TileValue *dy[2] = {NULL, NULL};
     Reads reads = load_reads(b, w, false);
     TileValue *dout = recur_load(r, "do", b->dout, RSIZE_H, r->T, r->E);
     TileValue *f = recur_operand(r, "f", f1), *g = scaled(r, "g", dout, reads.query.number);
-    leave(b, b->adjoints, f);
+    if (!parts) leave(b, b->adjoints, f);
     for (int i = 0; i < c->nwrites; i++)
         dy[i] = read_by(r, "p", &reads.query, &w[i], g, comes_to(r, &w[i], f));
     TileValue *h = NULL;
@@ -193,11 +193,11 @@ static TileValue *adjoint_chunk(void *ctx, TileValue *f1) {
         TileValue *n = recur_scores(r, "N", DT_F32, &reads.erase, &w[s], reads.erased);
         TileValue *dx = recur_product(r, "dx", recur_inverse(r, n), recur_operand(r, "y", dy[s]),
                                       NULL, r->T, r->E);
-        recur_store(r, b->dsolved, dx, r->T);
+        if (!parts) recur_store(r, b->dsolved, dx, r->T);
         h = scaled(r, "h", dx, reads.erased);
         if (s) dy[0] = read_by(r, "m", &reads.erase, &w[0], h, dy[0]);
     }
-    if (!is_solved(b, 0)) recur_store(r, b->dx, dy[0], r->U);
+    if (!parts && !is_solved(b, 0)) recur_store(r, b->dx, dy[0], r->U);
     if (c->decay) {
         TileOp *map = recur_open(r, r->D, r->E, -1);
         f1 = recur_out(
@@ -207,6 +207,10 @@ static TileValue *adjoint_chunk(void *ctx, TileValue *f1) {
     f1 = add_read(r, &reads.query, g, f1);
     return h ? add_read(r, &reads.erase, h, f1) : f1;
 }
+
+static TileValue *adjoint_chunk(void *ctx, TileValue *f1) { return adjoint(ctx, f1, false); }
+
+static TileValue *adjoint_part(void *ctx, TileValue *f1) { return adjoint(ctx, f1, true); }
 
 // ---- kernel: the gradients
 
@@ -467,6 +471,7 @@ static void build_convert(Back *b, int which) {
 // ---- the program
 
 static int work(Back *b, const char *name, int index, Dtype t, int heads, int columns) {
+    name = recur_work(&b->r, name);
     int i = recur_tensor(&b->r, name, TENSOR_WORK, t, heads, recur_size(&b->r, RSIZE_S), columns);
     b->r.p->tensors.data[i].index = index;
     return i;
@@ -474,7 +479,7 @@ static int work(Back *b, const char *name, int index, Dtype t, int heads, int co
 
 static int work_of_chunks(Back *b, const char *name, int index) {
     Recur *r = &b->r;
-    TileTensor t = {.name = name,
+    TileTensor t = {.name = recur_work(r, name),
                     .role = TENSOR_WORK,
                     .index = index,
                     .dtype = r->p->dtype,
@@ -527,6 +532,7 @@ static void add_tensors(Back *b, Dtype t) {
     if (!is_solved(b, 0)) b->dx = work(b, "dx", n++, t, RSIZE_H, rec->Dv);
     for (int i = 0; i < 3 && t != DT_F32; i++)
         b->sums[i] = work(b, sums[i], n++, DT_F32, heads[i], i < 2 ? rec->D : rec->Dv);
+    b->works = n;
 }
 
 static const Ex *same_heads(Recur *r) {
@@ -537,13 +543,45 @@ static const Ex *same_heads(Recur *r) {
     return e;
 }
 
-static void add_plan(Back *b, const Ex *when, int gradients, int converts) {
+typedef struct Run { // kernels that follow each other
+    int from, to;
+} Run;
+
+// chains: those that go from chunk to chunk.
+static void add_plan(Back *b, const Ex *when, Run chains, Run gradients, Run converts) {
     Recur *r = &b->r;
     TilePlan plan = {.when = when};
-    for (int i = 0; i < 2; i++) VEC_PUSH(r->arena, &plan.kernels, i);
-    VEC_PUSH(r->arena, &plan.kernels, gradients);
-    for (int i = 0; i < converts; i++) VEC_PUSH(r->arena, &plan.kernels, gradients + 1 + i);
+    Run runs[] = {chains, gradients, converts};
+    for (int n = 0; n < 3; n++)
+        for (int i = runs[n].from; i < runs[n].to; i++) VEC_PUSH(r->arena, &plan.kernels, i);
     VEC_PUSH(r->arena, &r->p->plans, plan);
+}
+
+static Run build_chains(Back *b) {
+    Recur *r = &b->r;
+    const Ex *step = ex_symbol(r->x, SYM_STEP);
+    Run run = {r->p->kernels.n, r->p->kernels.n + 2};
+    recur_kernel(r, "states", PURPOSE_STATES);
+    recur_chunks(r, "S", recur_first(r, "S", r->state0), step, states_chunk, b);
+    recur_kernel(r, "adjoint", PURPOSE_ADJOINT);
+    const Ex *last = ex_2(r->x, EX_SUB, recur_size(r, b->chunks), ex_i32(r->x, 1));
+    TileValue *first = recur_first(r, "F", b->dstate);
+    first = recur_chunks(r, "F", first, ex_2(r->x, EX_SUB, last, step), adjoint_chunk, b);
+    recur_store(r, b->dstate0, first, r->D);
+    return run;
+}
+
+static Run build_segments(Back *b, Segments *s) {
+    Recur *r = &b->r;
+    Run run = {r->p->kernels.n, 0};
+    recur_segment_starts(s, r->state0, -1);
+    recur_segment_kernel(s, "states_segments", PURPOSE_STATES);
+    recur_chunks(r, "S", recur_segment_first(s, "S"), ex_symbol(r->x, SYM_STEP), states_chunk, b);
+    recur_segment_adjoints(s, b->dstate, b->dstate0, adjoint_part, b);
+    recur_segment_kernel(s, "adjoint_segments", PURPOSE_ADJOINT);
+    recur_chunks(r, "F", recur_segment_first(s, "F"), recur_segment_index(s), adjoint_chunk, b);
+    run.to = r->p->kernels.n;
+    return run;
 }
 
 TileProgram *pass_build_recurrence_backward(Arena *a, const ChunkBack *back, const PassOptions *o,
@@ -556,20 +594,23 @@ TileProgram *pass_build_recurrence_backward(Arena *a, const ChunkBack *back, con
     p->phase = PHASE_BWD;
     b.chunks = p->chunks = pass_size(p, "chunks", ex_i32(r->x, 1));
     add_tensors(&b, o->dtype);
-    recur_kernel(r, "states", PURPOSE_STATES);
-    recur_chunks(r, "S", recur_first(r, "S", r->state0), ex_symbol(r->x, SYM_STEP), states_chunk,
-                 &b);
-    recur_kernel(r, "adjoint", PURPOSE_ADJOINT);
-    const Ex *last = ex_2(r->x, EX_SUB, recur_size(r, b.chunks), ex_i32(r->x, 1));
-    const Ex *index = ex_2(r->x, EX_SUB, last, ex_symbol(r->x, SYM_STEP));
-    TileValue *first = recur_first(r, "F", b.dstate);
-    recur_store(r, b.dstate0, recur_chunks(r, "F", first, index, adjoint_chunk, &b), r->D);
-    build_gradients(&b, "gradients");
-    b.shared = true;
-    build_gradients(&b, "shared_gradients");
-    int converts = b.sums[0] == b.to[0] ? 0 : 3;
-    for (int i = 0; i < converts; i++) build_convert(&b, i);
-    add_plan(&b, same_heads(r), 2, 0);
-    add_plan(&b, NULL, 3, converts);
+    Run chains = build_chains(&b), gradients[2], converts = {0, 0};
+    for (int i = 0; i < 2; i++) {
+        b.shared = i;
+        gradients[i].from = p->kernels.n;
+        build_gradients(&b, i ? "shared_gradients" : "gradients");
+        gradients[i].to = p->kernels.n;
+    }
+    converts.from = p->kernels.n;
+    for (int i = 0; i < 3 && b.sums[0] != b.to[0]; i++) build_convert(&b, i);
+    converts.to = p->kernels.n;
+    Segments s = recur_segments(r, b.works, b.chunks);
+    Run segments = build_segments(&b, &s), none = {0, 0};
+    const Ex *several = ex_2(r->x, EX_LT, ex_i32(r->x, 1), recur_size(r, s.number));
+    const Ex *same = same_heads(r);
+    add_plan(&b, recur_both(r, several, same), segments, gradients[0], none);
+    add_plan(&b, several, segments, gradients[1], converts);
+    add_plan(&b, same, chains, gradients[0], none);
+    add_plan(&b, NULL, chains, gradients[1], converts);
     return b.good ? p : NULL;
 }

@@ -10,6 +10,7 @@ typedef struct Back {
     Diags *diags;
     bool shared;               // heads share q, k or v
     int chunks;                // the size
+    int works;                 // workspace tensors
     int dout, dstate, dstate0; // tensors; dout: of o before `output`
     int grad_o;                // that of o, as it comes
     int states, adjoints;      // [B, H, chunks, D, Dv]

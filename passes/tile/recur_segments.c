@@ -8,6 +8,8 @@
 //     starts       grid b, h, E:     from segment to segment: leaves the state before each, S = Phi S + Psi, and the last one
 //     segments     grid b, h, E, G:  as without segments, from the state before its own
 //
+// A backward has adjoint_parts, adjoint_starts and adjoint_segments, too, from the last segment to the first, by Phi transposed.
+//
 // Holds afterwards (pass_set_segments): the launch chooses how many there are, as many as all run at the same time; where they do not
 // pay, one, and then a plan without segments is taken.
 #include "passes/schedule/resources.h"
@@ -28,7 +30,8 @@ static bool erases(const Recur *r) { return r->c->erase.elem != NULL; }
 static int tensor_of_states(Segments *s, const char *name, Dtype t, bool operand, int rows,
                             int columns) {
     Recur *r = s->r;
-    TileTensor x = {.name = name, .role = TENSOR_WORK, .index = s->works++, .dtype = t};
+    TileTensor x = {
+        .name = recur_work(r, name), .role = TENSOR_WORK, .index = s->works++, .dtype = t};
     x.extent[x.rank++] = recur_size(r, RSIZE_B);
     if (!operand) x.extent[x.rank++] = recur_size(r, RSIZE_H);
     x.extent[x.rank++] = recur_size(r, operand ? s->states : s->number);
@@ -37,13 +40,14 @@ static int tensor_of_states(Segments *s, const char *name, Dtype t, bool operand
     return tile_tensor(r->p, x);
 }
 
-Segments recur_segments(Recur *r, int works) {
-    Segments s = {.r = r, .works = works, .transition = {-1, -1}};
+Segments recur_segments(Recur *r, int works, int chunks) {
+    Segments s = {.r = r, .works = works, .chunks = chunks, .transition = {-1, -1}};
     TileProgram *p = r->p;
     const Ex *H = recur_size(r, RSIZE_H), *one = ex_2(r->x, EX_MIN, H, ex_i32(r->x, 1));
     int wanted = pass_size(p, "wanted", one); // until more is known
     p->split.segment = pass_size(p, "segment", recur_size(r, RSIZE_S));
     s.number = pass_size(p, "segments", recur_size(r, wanted));
+    if (chunks) p->split.steps = pass_size(p, "segment_chunks", recur_size(r, s.number));
     int D = r->rec->D, Dv = r->rec->Dv;
     Dtype t = r->p->dtype;
     s.part = tensor_of_states(&s, "parts", DT_F32, false, D, Dv);
@@ -172,11 +176,12 @@ static TileValue *scaled(Segments *s, TileValue *state, TileValue *part) {
     return recur_out(r, map, "S", ex_2(r->x, EX_ADD, e, recur_in(r, map, part)));
 }
 
-// Phi a matrix. What is left out is the product of two rests.
-static TileValue *multiplied(Segments *s, int F, TileValue *state, TileValue *part) {
+// Phi a matrix, which `back` takes transposed. What is left out is the product of two rests.
+static TileValue *multiplied(Segments *s, int F, bool back, TileValue *state, TileValue *part) {
     Recur *r = s->r;
     bool narrow = s->transition[1] >= 0;
-    TileValue *phi = left(s, "phi", s->transition[0], r->D, F),
+    int rows = back ? F : r->D, columns = back ? r->D : F;
+    TileValue *phi = left(s, "phi", s->transition[0], rows, columns),
               *near = recur_operand(r, "near", state);
     TileValue *at = recur_beside(r, "near", near, r->D, F);
     TileValue *sum = recur_product(r, "S", phi, at, part, r->D, r->E);
@@ -185,13 +190,14 @@ static TileValue *multiplied(Segments *s, int F, TileValue *state, TileValue *pa
     const Ex *e = ex_2(r->x, EX_SUB, recur_in(r, map, state), recur_in(r, map, near));
     TileValue *rest = recur_beside(r, "rest", recur_narrow(r, map, "rest", e), r->D, F);
     sum = recur_product(r, "S", phi, rest, sum, r->D, r->E);
-    return recur_product(r, "S", left(s, "phi_rest", s->transition[1], r->D, F), at, sum, r->D,
-                         r->E);
+    phi = left(s, "phi_rest", s->transition[1], rows, columns);
+    return recur_product(r, "S", phi, at, sum, r->D, r->E);
 }
 
 typedef struct Start {
     Segments *s;
     int F;
+    bool back;
 } Start;
 
 static TileValue *next_start(void *ctx, TileValue *state) {
@@ -199,18 +205,21 @@ static TileValue *next_start(void *ctx, TileValue *state) {
     Segments *s = start->s;
     leave(s, s->start, state);
     TileValue *part = left(s, "part", s->part, s->r->D, s->r->E);
-    return start->F < 0 ? scaled(s, state, part) : multiplied(s, start->F, state, part);
+    return start->F < 0 ? scaled(s, state, part)
+                        : multiplied(s, start->F, start->back, state, part);
 }
 
-static void build_starts(Segments *s, int first, int last) {
+static void build_starts(Segments *s, bool back, int first, int last) {
     Recur *r = s->r;
+    const char *name = back ? "adjoint_starts" : "starts";
     TileKernel *k = r->k =
-        tile_kernel(r->p, arena_printf(r->arena, "%s_starts", r->rec->name), PURPOSE_STARTS);
-    Start start = {s, -1};
+        tile_kernel(r->p, arena_printf(r->arena, "%s_%s", r->rec->name, name), PURPOSE_STARTS);
+    Start start = {s, -1, back};
     add_axis(s);
-    const Ex *D = ex_i32(r->x, r->rec->D);
-    if (erases(r)) start.F = tile_axis(k, "F", D, true); // rows of the matrix lie along D
+    const Ex *D = ex_i32(r->x, r->rec->D), *step = ex_symbol(r->x, SYM_STEP);
+    if (erases(r) && !back) start.F = tile_axis(k, "F", D, true); // the matrix's columns come first
     r->D = tile_axis(k, "D", D, true);
+    if (erases(r) && back) start.F = tile_axis(k, "F", D, true);
     r->E = tile_axis(k, "E", ex_i32(r->x, r->rec->Dv), false);
     k->ngrid = 3;
     k->grid[0] = (TileGrid){.sym = SYM_B, .count = recur_size(r, RSIZE_B)};
@@ -218,15 +227,35 @@ static void build_starts(Segments *s, int first, int last) {
     k->grid[2] = (TileGrid){.sym = SYM_TILE, .axis = r->E, .count = ex_i32(r->x, 1)};
     k->mask = ex_bool(r->x, true);
     r->block = &k->body;
-    TileValue *end = recur_loop(r, "S", s->G, recur_first(r, "S", first), recur_size(r, s->number),
-                                ex_symbol(r->x, SYM_STEP), next_start, &start);
-    recur_store(r, last, end, r->D);
+    const Ex *n = recur_size(r, s->number), *end = ex_2(r->x, EX_SUB, n, ex_i32(r->x, 1));
+    TileValue *state = recur_loop(r, "S", s->G, recur_first(r, "S", first), n,
+                                  back ? ex_2(r->x, EX_SUB, end, step) : step, next_start, &start);
+    if (last >= 0) recur_store(r, last, state, r->D);
 }
 
 void recur_segment_starts(Segments *s, int first, int last) {
     build_parts(s);
     if (s->transition[0] >= 0) build_transitions(s);
-    build_starts(s, first, last);
+    build_starts(s, false, first, last);
+}
+
+// The last chunk of a segment first.
+const Ex *recur_segment_index(Segments *s) {
+    ExPool *x = s->r->x;
+    const Ex *all = recur_size(s->r, s->chunks), *n = recur_size(s->r, s->r->p->split.steps),
+             *from = ex_2(x, EX_MUL, recur_tile_of(s->r, s->G), n),
+             *to = ex_2(x, EX_MIN, ex_2(x, EX_ADD, from, n), all);
+    const Ex *both = ex_2(x, EX_ADD, ex_2(x, EX_MIN, from, all), to);
+    return ex_2(x, EX_SUB, ex_2(x, EX_SUB, both, ex_i32(x, 1)), ex_symbol(x, SYM_STEP));
+}
+
+void recur_segment_adjoints(Segments *s, int first, int last,
+                            TileValue *(*chunk)(void *ctx, TileValue *state), void *ctx) {
+    Recur *r = s->r;
+    recur_segment_kernel(s, "adjoint_parts", PURPOSE_ADJOINT);
+    TileValue *none = begun(r, recur_number(r, 0));
+    leave(s, s->part, recur_chunks(r, "F", none, recur_segment_index(s), chunk, ctx));
+    build_starts(s, true, first, last);
 }
 
 // ---- how many
@@ -265,8 +294,8 @@ static bool drop_large(TileProgram *p) {
     }
     for (int i = p->plans.n; large && i-- > 0;) {
         const TilePlan *plan = &p->plans.data[i];
-        const TileKernel *last = p->kernels.data[plan->kernels.data[plan->kernels.n - 1]];
-        if (pass_split_axis(p, last) < 0) continue;
+        const TileKernel *parts = p->kernels.data[plan->kernels.data[0]];
+        if (pass_split_axis(p, parts) < 0) continue;
         p->kernels.n = plan->kernels.data[0];
         memmove(&p->plans.data[i], plan + 1, (size_t)(--p->plans.n - i) * sizeof *plan);
     }
@@ -297,6 +326,7 @@ static void set_number(TileProgram *p, const TileKernel *k) {
     p->sizes.data[p->split.segment].def =
         ex_simplify(x, ex_2(x, EX_MAX, ex_2(x, EX_MUL, units, unit), unit));
     p->sizes.data[number].def = ex_simplify(x, ex_2(x, EX_MAX, over(x, positions, size), one));
+    if (p->split.steps) p->sizes.data[p->split.steps].def = ex_2(x, EX_DIV, size, unit);
 }
 
 void pass_set_segments(TileProgram *p) {

@@ -242,3 +242,40 @@ ARENA_TEST(gpu_two_writes) {
         arena_free(c.x.a);
     }
 }
+
+// Segments of a sequence, from workers that are enough for several; heads that share keys as well.
+TEST_EACH(segments, 0, 4 * 3) {
+    static const char *const sources[] = {
+        "recurrence r { dim D = 3, Dv = 5; decay(b, h) = 0.99; }",
+        "recurrence r { dim D = 8, Dv = 4; input x: f32[S, D]; "
+        "decay(b, h, t, d) = exp(-0.1 * abs(x[t, d])); bonus(b, h, d) = 0.5; }",
+        "recurrence r { dim D = 16, Dv = 8; input x: f32[S]; decay(b, h, t) = exp(-0.01 * "
+        "abs(x[t])); "
+        "erase(k) = 0.2 * k; write(k, b, h, t) = -k * abs(tanh(x[t])); "
+        "key(k, b, h, t) = k * x[t]; }",
+        "recurrence r { dim D = 5, Dv = 3; erase(k) = 0.5 * k; write(k, b, h, t) = -k * k; }"};
+    static const TargetId targets[] = {TARGET_HOST, TARGET_SM80, TARGET_SM90A};
+    const char *source = sources[_i / 3];
+    TargetId target = targets[_i % 3];
+    PassOptions o = {.dtype = target == TARGET_HOST ? DT_F32 : DT_BF16,
+                     .target = *target_get(target)};
+    if (target == TARGET_HOST) cu_target(4, &o.target);
+    int H = _i < 6 ? 2 : 1; // where erase is, there are three segments at least
+    int32_t size[] = {1, H, 1, 1, H, 1030 + _i};
+    Case c;
+    open(&c, source, size, 31);
+    TileProgram *p = made(&c, &o, true, source);
+    for (int code = 0; code < (target == TARGET_HOST ? 2 : 1); code++) {
+        TileData *d = tensors(&c, p);
+        Diags diags = diag_list(c.x.a);
+        int segments = p->split.segment + 1;
+        ck_assert_str_eq(p->sizes.data[segments].name, "segments");
+        ck_assert_int_gt(d->size[segments], 1);
+        if (code)
+            cu_run(c.x.a, p, d, 4, true);
+        else
+            ck_assert_msg(tile_eval(p, d, false, &diags), "%s", source);
+        check(&c, p, d, source, code ? "code" : "segments", code ? 1e-4 : 1e-6);
+    }
+    arena_free(c.x.a);
+}
