@@ -137,6 +137,7 @@ static void give_home(TileOp *op) {
         TileValue *v = op->results.data[i];
         if (dtype_half(v->dtype)) v->dtype = DT_F32;
     }
+    if (op->kind == TILE_BESIDE) op->results.data[0]->dtype = op->args.data[0]->dtype;
     for (int i = 0; i < op->results.n; i++) op->results.data[i]->home = HOME_SCRATCH;
     for (int i = 0; i < op->carried.n; i++) op->carried.data[i]->home = HOME_SCRATCH;
 }

@@ -245,6 +245,8 @@ gives 0 relu_attn.attn --dtype=f32 --emit=schedule
 says out 'knobs rows=32,keys=24'
 holds '[ ! -s err ]'
 gives 0 check relu_attn.attn --shape=H=2,Sq=50
+# On the CPU states of 16-bit recurrences go on in f32, beside their own axis, too.
+for type in f16 bf16; do gives 0 check "$top/stdlib/gated_deltanet.attn" --dtype=$type --shape=B=1,H=1,S=16; done
 # A gradient of 0 that comes adds nothing, also where the formula is NaN.
 gives 0 check "$top/tests/regress/root_of_least.attn" --phase=fwd,bwd --shape=H=2,Sq=40,Sk=3 --in=droot=0.0..0.0
 # What is not there is told with what is.
