@@ -136,9 +136,9 @@ static const Ex *resolve_one(void *ctx, ExPool *pool, const Ex *e) {
     Resolve *r = ctx;
     // What is inside for every query and key need not be for a tile that goes past the last of them
     // (inside.c).
-    if (e->op == EX_LOAD && r->b->p->batch) return placed_load(r->b, e);
     if (e->op == EX_LOAD && e->inside)
-        return ex_load(pool, e->input, e->type, e->args, e->nargs, false);
+        e = ex_load(pool, e->input, e->type, e->args, e->nargs, false);
+    if (e->op == EX_LOAD) return r->b->p->batch ? placed_load(r->b, e) : e;
     if (e->op != EX_SYM) return e;
     if (e->sym == SYM_Q_IDX) return q_idx(r->b);
     if (e->sym == SYM_H) return head_of_row(r->b);
