@@ -9,7 +9,8 @@
 // amd is the interpreter of AMD's instructions. --seconds: no seed is begun after that; the last
 // line says with which seed to go on. --limit: seconds for one variant. --reduce: with how many
 // steps a failure is made smaller. --print: the variants, and nothing is run. --gradients: the
-// kernels of the backward run as well, where there are some: the host's, or the device's.
+// kernels of the backward run as well, where there are some: the host's, or the device's; without --device
+// the variant's target's are interpreted, too.
 // --as-on-cuda, without --device: the variants that --device=cuda draws, with its targets.
 //
 // A failure prints its seed, what is wrong, and the variant after reduction with its command.

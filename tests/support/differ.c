@@ -277,19 +277,25 @@ static Opened open_gradients(const Job *j, Compile *c, Launch *l, bool inputs) {
     return refused && inputs ? open_gradients(j, c, l, false) : refused ? REFUSED : BROKEN;
 }
 
-static bool run_gradients(const Job *j, const Compile *c, Launch *l, Binding *b, Oracle *x) {
+// The binding of a signature with gradients, and what the reference says of it.
+static bool gradients_wanted(const Job *j, const Compile *c, const Signature *sig, Binding *b,
+                             Oracle *x) {
     const Variant *v = c->variants.data[0];
     OracleAsk ask = {.what = ORACLE_OPEN | ORACLE_WRITTEN,
                      .dot_error = oracle_dot_error(j->d->dtype, false, v->D)};
     bool bound = j->d->inputs
-                     ? bind_make(b, c->arena, l->sig, j->d->inputs, j->d->shape) == STATUS_DONE
-                     : differ_bind(b, c->arena, l->sig, j->d->shape, j->d->offset);
+                     ? bind_make(b, c->arena, sig, j->d->inputs, j->d->shape) == STATUS_DONE
+                     : differ_bind(b, c->arena, sig, j->d->shape, j->d->offset);
     if (!bound || oracle_run(x, v, b, &ask) != STATUS_DONE) return false;
     oracle_leave_out(x, b);
     oracle_mute(x, b);
-    bool good = oracle_gradients(x, v, b) == STATUS_DONE && launch_bind(l, b) == STATUS_DONE &&
+    return oracle_gradients(x, v, b) == STATUS_DONE;
+}
+
+static bool run_gradients(const Job *j, const Compile *c, Launch *l, Binding *b, Oracle *x) {
+    bool good = gradients_wanted(j, c, l->sig, b, x) && launch_bind(l, b) == STATUS_DONE &&
                 launch_run(l) == STATUS_DONE && launch_fetch(l) == STATUS_DONE;
-    return good && all_near(j, v, b, x);
+    return good && all_near(j, c->variants.data[0], b, x);
 }
 
 bool differ_gradients(const Differ *d) {
@@ -306,6 +312,75 @@ bool differ_gradients(const Differ *d) {
     bind_free(&b);
     compile_close(&c);
     return good;
+}
+
+// ---- and interpreted, as it is scheduled for the target
+
+// Of a program's tensors: what the binding has, what another program left, else nothing yet.
+static double **tensors_after(const Compile *c, const TileProgram *p, const Binding *b,
+                              const int32_t *size, const TileProgram *before, double **left) {
+    double **x = ARENA_ARRAY(c->arena, double *, p->tensors.n);
+    for (int i = 0; i < p->tensors.n; i++) {
+        const TileTensor *t = &p->tensors.data[i];
+        int arg = sig_arg(b->sig, t->name), from = -1;
+        int64_t n = tile_tensor_elements(t, size);
+        x[i] = ARENA_ARRAY(c->arena, double, n + 1);
+        for (int k = 0; before && t->role != TENSOR_WORK && k < before->tensors.n; k++)
+            if (!strcmp(before->tensors.data[k].name, t->name)) from = k;
+        if (from >= 0 && tile_is_written(before, &before->tensors.data[from]))
+            memcpy(x[i], left[from], sizeof **x * (size_t)n);
+        else if (tile_is_result(p, t))
+            for (int64_t k = 0; k < n; k++) x[i][k] = NAN;
+        else if (arg >= 0 && t->role != TENSOR_WORK && t->rank)
+            for (int64_t k = 0; k < n; k++) x[i][k] = tensor_get(&b->tensor[arg], k);
+    }
+    return x;
+}
+
+static double **interpret_after(Compile *c, const TileProgram *p, const Binding *b,
+                                const TileProgram *before, double **left) {
+    int32_t *size = ARENA_ARRAY(c->arena, int32_t, p->sizes.n + 1);
+    memcpy(size, b->size, sizeof *size * (size_t)b->sig->sizes.n);
+    tile_eval_sizes(p, size, 2);
+    TileData data = {tensors_after(c, p, b, size, before, left), size,
+                     b->scalar + sig_operands(b->sig), 2};
+    bool good = tile_verify(p, &c->diags) && tile_eval(p, &data, true, &c->diags);
+    return good ? data.tensor : NULL;
+}
+
+static bool interpret_phases(const Job *j, Compile *c, Binding *b, Oracle *x) {
+    const Variant *v = c->variants.data[0];
+    Signature *sig = sig_of_variant(c->arena, v, j->d->dtype);
+    sig_add_gradients(c->arena, sig, v);
+    if (!gradients_wanted(j, c, sig, b, x)) return false;
+    const TileProgram *forward = c->tiles.data[0], *p = c->tiles.data[1];
+    double **left = interpret_after(c, forward, b, NULL, NULL);
+    double **gives = left ? interpret_after(c, p, b, forward, left) : NULL;
+    for (int i = 0; i < p->tensors.n && gives; i++) {
+        const TileTensor *t = &p->tensors.data[i];
+        int arg = tile_is_result(p, t) ? sig_arg(sig, t->name) : -1;
+        for (int64_t k = 0; arg >= 0 && k < b->tensor[arg].count; k++)
+            tensor_set(&b->tensor[arg], k, gives[i][k]);
+    }
+    return gives && all_near(j, v, b, x);
+}
+
+static bool interpret_gradients(const Job *j, bool inputs) {
+    Compile c;
+    Binding b = {0};
+    Oracle x = {0};
+    if (!open_compile(j, &c, j->d->target)) return false;
+    Variant *v = c.variants.data[0];
+    for (int i = 0; i < v->inputs.n && !inputs; i++)
+        c.rows.data[0]->inputs.data[i].grad = v->inputs.data[i].grad = false;
+    c.options.phases = COMPILE_FWD | COMPILE_BWD;
+    bool compiled = compile_tiles(&c), refused = !compiled && !c.diags.internal;
+    bool good = compiled ? interpret_phases(j, &c, &b, &x) : refused;
+    if (!good && j->d->log && c.diags.errors) diag_print(&c.diags, j->d->log);
+    oracle_free(&x);
+    bind_free(&b);
+    compile_close(&c);
+    return refused && inputs ? interpret_gradients(j, false) : good;
 }
 
 // ---- parts
@@ -383,6 +458,8 @@ static Stage stages(Job *j) {
     if (!kernel(j)) return STAGE_KERNEL;
     if (j->d->parts && j->d->interpret && !in_parts(j, true)) return STAGE_PARTS;
     if (j->d->parts && !in_parts(j, false)) return STAGE_PARTS;
+    bool scheduled = j->d->gradients && j->d->interpret && j->d->target != TARGET_HOST;
+    if (scheduled && !interpret_gradients(j, true)) return STAGE_GRADIENTS;
     return !j->d->gradients || differ_gradients(j->d) ? STAGE_NONE : STAGE_GRADIENTS;
 }
 
