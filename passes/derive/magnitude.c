@@ -53,7 +53,10 @@ static Magnitude power(Magnitude m, double n) {
     return n < 0 ? limited(m.most * n, m.least * n) : limited(m.least * n, m.most * n);
 }
 
+// 0 times what leaves f32 is no number: it counts as that.
 static Magnitude product(Magnitude a, Magnitude b) {
+    if (a.least > a.most) return b;
+    if (b.least > b.most) return a;
     return limited(a.least + b.least, a.most + b.most);
 }
 
