@@ -858,12 +858,11 @@ for dtype in f32 bf16 f16; do # v in k
     gives 0 check "$top/tests/run/share.attn" --dtype=$dtype --shape=B=2,H=4,Hkv=2,Sq=70,Sk=130
     gives 0 check "$top/tests/run/share.attn" --dtype=$dtype -DDv=64 --shape=Sq=1,Sk=300
 done
-gives 1 check "$top/tests/run/share.attn" --phase=bwd
-says err "its v is in k"
+gives 0 check "$top/tests/run/share.attn" --phase=bwd
 for name in mla row_inputs; do # rows beside q and k
     for dtype in f32 bf16 f16; do gives 0 check "$top/tests/run/$name.attn" --dtype=$dtype --shape=B=2,H=4,Hkv=2,Sq=7,Sk=130; done
 done
-gives 1 check "$top/tests/run/row_inputs.attn" --shape=H=4,Hkv=2 --phase=bwd
+gives 0 check "$top/tests/run/row_inputs.attn" --shape=H=4,Hkv=2 --phase=bwd
 sed 's/share v = k;//' "$top/tests/run/row_inputs.attn" >rows.attn
 changes() { # changes CLAUSE SCORE: an attention with the clause
     echo "attention changes { dim D = 8; input g: f32[D, Sk]; $1 score(q, k) = $2; normalize(s) = s; output(o) = o * sqnorm(o); }" >changes.attn
