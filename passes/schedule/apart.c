@@ -21,6 +21,7 @@ typedef struct Apart {
     TileProgram *p;
     TileKernel *k;
     TileOp *loop, *map;
+    bool left; // something is read that no copy has
 } Apart;
 
 static const TileTensor *tensor_of(const Apart *a, const Ex *load) {
@@ -123,8 +124,27 @@ static const Ex *copy_apart(void *ctx, ExPool *x, const Ex *e) {
     return pass_operand(a->p, a->map, tile_result(a->p, a->k, op, t->name, t->dtype, axes, 2));
 }
 
+static void find_left(void *ctx, const Ex *e) {
+    Apart *a = ctx;
+    AxisSet both = e->op == EX_LOAD ? pass_expr_axes(a->k, a->map, e) : 0;
+    a->left |=
+        (both & 1u << a->loop->axis) && (both & 1u << tile_grid_axis(a->k)) && !is_tile(a, e);
+}
+
+// Whether a map also looks up numbers of queries and keys that are no such tile: there are no registers for both.
+static bool looks_up(TileProgram *p, TileKernel *k) {
+    Apart a = {.p = p, .k = k};
+    for (a.map = tile_next(&k->body, NULL); a.map; a.map = tile_next(&k->body, a.map)) {
+        a.loop = a.map->block->owner;
+        if (a.map->kind != TILE_MAP || !a.loop || a.loop->kind != TILE_LOOP) continue;
+        for (int i = 0; i < a.map->outs.n; i++) ex_visit(a.map->outs.data[i].body, find_left, &a);
+    }
+    return a.left;
+}
+
 void pass_copy_apart(TileProgram *p, TileKernel *k) {
-    Apart a = {p, k, NULL, NULL};
+    Apart a = {.p = p, .k = k};
+    if (looks_up(p, k)) return;
     for (a.map = tile_next(&k->body, NULL); a.map; a.map = tile_next(&k->body, a.map)) {
         a.loop = a.map->block->owner;
         if (a.map->kind != TILE_MAP || a.map->naxes != 2 || !a.loop || a.loop->kind != TILE_LOOP)
@@ -153,7 +173,7 @@ bool pass_is_apart(const TileOp *op) {
 }
 
 void pass_read_apart(TileProgram *p, TileKernel *k, TileOp *loop) {
-    Apart a = {p, k, loop, NULL};
+    Apart a = {.p = p, .k = k, .loop = loop};
     for (a.map = loop->body.first; a.map; a.map = a.map->next) {
         if (a.map->kind != TILE_MAP || a.map->naxes != 2 || pass_is_apart(a.map)) continue;
         for (int i = 0; i < a.map->outs.n; i++)

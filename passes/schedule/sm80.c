@@ -220,9 +220,10 @@ static int registers_for(const TileProgram *p, Knobs s) {
     return has < most ? has : most;
 }
 
-static Knobs with_registers(const TileProgram *p, const TileKernel *k, Knobs s) {
+// With as many keys as registers, but for those left to others, are there for.
+static Knobs with_registers(const TileProgram *p, const TileKernel *k, Knobs s, int others) {
     enum { LEAST = 16 };
-    while (s.keys > LEAST && registers_of(p, k, s) > registers_for(p, s)) s.keys /= 2;
+    while (s.keys > LEAST && registers_of(p, k, s) > registers_for(p, s) - others) s.keys /= 2;
     return s;
 }
 
@@ -301,7 +302,7 @@ static void fit_registers(const TileProgram *p, Knobs *s) {
         while (sm80_changes_query(k) && s->rows > 16 * s->warps &&
                registers_of(p, k, *s) > registers_for(p, *s))
             s->rows /= 2;
-        *s = with_registers(p, k, *s);
+        *s = with_registers(p, k, *s, 0);
     }
 }
 
@@ -391,9 +392,8 @@ bool pass_tile_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
         bool is_few = sm80_is_few(k), gradients = k->purpose == PURPOSE_GRADIENTS;
         bool free = !o->schedule.said;
         Knobs s = is_few ? few : gradients && free ? for_gradients(p, k, main) : main;
-        if (k->purpose == PURPOSE_DELTA &&
-            free) // sums over pairs, whose two scores are in registers
-            s = with_registers(p, k, with_room(p, k, s));
+        if (k->purpose == PURPOSE_DELTA && free) // sums over pairs, of two scores each
+            s = with_registers(p, k, with_room(p, k, s), registers_for(p, s) / 2);
         if (k->purpose == PURPOSE_CHUNK_GRADIENTS) s = for_chunk_gradients(p, s);
         if (k->purpose == PURPOSE_STEPS) s = for_steps(p, k, s);
         if (k->purpose == PURPOSE_STARTS) s = for_starts(s);

@@ -54,7 +54,7 @@ holds 'a backward with more numbers of a row than a kernel has tensor maps for' 
 for sm in sm_80 sm_90a; do
     for name in no_gradient steps_apart norm_alone level_scores; do holds "gradients of $name on $sm" assembles_for $sm tests/regress/$name.attn --phase=fwd,bwd; done
 done
-holds 'numbers of a row that are sums over two scores of a pair' assembles tests/regress/two_softmaxes.attn --phase=fwd,bwd
+holds 'numbers of a row that are sums over two scores of a pair' assembles_for sm_80 tests/regress/two_softmaxes.attn --phase=fwd,bwd
 holds 'rows of gradients that fill shared memory' assembles_for sm_80 tests/regress/names_of_parts.attn --phase=fwd,bwd -DD=256 -DDv=256
 for name in retention relative_bias; do holds "$name, 256 512" assembles stdlib/$name.attn -DD=256 -DDv=512; done
 # Threads walk a channel axis in pieces of four elements: each of them reads its own number of a vector along it, so that four loads more
