@@ -43,8 +43,8 @@ typedef struct PassOptions {
     int page;              // BATCH_PAGED: keys of a page; 0: any
     bool deterministic;    // of the backward: dq, dk and dv are added up in one order
     bool invariant;        // of a batch: what a sequence gives follows from it alone, bit for bit
-    bool
-        dense; // inputs with a number for each query and key may be copied (pass_copy_apart): others take launches that cannot be
+    // Inputs with a number for each query and key may be copied (dense.c): launches that cannot have that take other kernels.
+    bool dense;
     ShapeClass shape;     // which launches the schedule is for
     const int32_t *sizes; // of a launch it is for (SIZE_FREE); NULL: what the class is like
     Knobs schedule;       // choices in place of the target's

@@ -220,7 +220,7 @@ static int registers_for(const TileProgram *p, Knobs s) {
     return has < most ? has : most;
 }
 
-// With as many keys as registers, but for those left to others, are there for.
+// With fewer keys, until the matrices leave so many registers to others.
 static Knobs with_registers(const TileProgram *p, const TileKernel *k, Knobs s, int others) {
     enum { LEAST = 16 };
     while (s.keys > LEAST && registers_of(p, k, s) > registers_for(p, s) - others) s.keys /= 2;
@@ -392,7 +392,7 @@ bool pass_tile_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
         bool is_few = sm80_is_few(k), gradients = k->purpose == PURPOSE_GRADIENTS;
         bool free = !o->schedule.said;
         Knobs s = is_few ? few : gradients && free ? for_gradients(p, k, main) : main;
-        if (k->purpose == PURPOSE_DELTA && free) // sums over pairs, of two scores each
+        if (k->purpose == PURPOSE_DELTA && free) // several sums over pairs, each of two scores
             s = with_registers(p, k, with_room(p, k, s), registers_for(p, s) / 2);
         if (k->purpose == PURPOSE_CHUNK_GRADIENTS) s = for_chunk_gradients(p, s);
         if (k->purpose == PURPOSE_STEPS) s = for_steps(p, k, s);

@@ -281,7 +281,7 @@ Knobs sm90_fit(const TileProgram *p, const TileKernel *k, ShapeClass launches, b
     assert(i < n && "no more columns than the last row has");
     Knobs s = rows[i].shape;
     s.said = knobs_of(FORM_SM90);
-    s.dense = pass_copies_apart(k);
+    s.dense = pass_copies_dense(k);
     if (alone) s.cluster = 1;
     if (listed) s.section = LISTED;
     if (!tile_is_bound(k) || moving || dear) s.fixed_shift = 0;
@@ -318,11 +318,10 @@ static bool legal(const TileProgram *p, const TileKernel *k, Knobs s, Diags *dia
             "bounds these, and they are bf16");
         return false;
     }
-    if (s.dense && !pass_copies_apart(k)) {
+    if (s.dense && !pass_copies_dense(k)) {
         diag_error(diags, (Span){0},
-                   "schedule: dense inputs are copied where they have a 16-bit number for each "
-                   "query and key, "
-                   "in kernels of dense layouts");
+                   "schedule: inputs are copied that have a 16-bit number for each query and key, "
+                   "where nothing else is looked up for a pair, in layout dense");
         return false;
     }
     if (s.fixed_shift && s.late_rescale) {
@@ -447,7 +446,7 @@ bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
         k->schedule = (TileSchedule){.lane_axis = -1, .min_blocks = 1};
         if (!pass_tile_columns(p, k, MAX_COLUMNS, PANEL, diags)) return false;
         if (o->dense && (!knobs_say(&o->schedule, KNOB_dense) || o->schedule.dense))
-            pass_copy_apart(p, k);
+            pass_copy_dense(p, k);
         if (!choose(p, k, o, diags)) return false;
         Knobs s = k->schedule.knobs;
         Extents e = extents_of(s);

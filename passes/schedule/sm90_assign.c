@@ -25,7 +25,7 @@ enum { MAX_CHAIN = 4, MAX_COLUMNS = 4 };
 // Orders in the body of the loop over tiles: the loops stand at 0.
 enum { NEXT = 1, END_EARLY, FIRST_K, LAST_V, NEXT_Q, FIRST_S, END };
 // And in a step. Maps have the orders from MAPS on, the rescaling and the redo those behind.
-enum { K = 1, DENSE, S = 2, SHARED_P, LATE, V = 5, O, COLUMNS, EARLY, MAPS };
+enum { K = 1, DENSE, S, SHARED_P, LATE, V, O, COLUMNS, EARLY, MAPS };
 
 typedef struct Step { // the parts of a loop's body
     TileOp *loop, *load_k, *load_v, *dot, *sum, *yield;
@@ -60,7 +60,7 @@ static bool is_column(const Step *st, const TileOp *op) {
     return op->kind == TILE_MAP && uses_of(op, st->load_k->results.data[0]);
 }
 
-// A tile of numbers for queries and keys (apart.c).
+// A tile of numbers for queries and keys (dense.c).
 static bool is_dense(const Flat *f, const TileOp *op) {
     return sm90_piped(op) && tile_has_axis(op->results.data[0], tile_grid_axis(f->s->k));
 }
@@ -187,7 +187,7 @@ bool sm90_overlaps(Sm90 *s) {
 // what was there before the step.
 
 // What needs no scores: it is read or made beside the products.
-static bool is_early(const TileOp *op) { return pass_is_strip(op) || pass_is_apart(op); }
+static bool is_early(const TileOp *op) { return pass_is_strip(op) || pass_reads_dense(op); }
 
 // What both steps make of the tile, whatever shifts do: numbers of keys, strips, dense inputs.
 static TileValue *shared_of(Flat *f, const Step *st, const TileOp *op) {
@@ -384,8 +384,8 @@ static void place_sweep(Flat *f) {
     if (may_begin_full(f)) f->step[1].loop->begins = true;
     bool apart = has_room(f);
     for (int i = 0; i < f->nsteps && apart; i++)
-        if (f->step[i].loop->tiles == CLASS_FULL) pass_read_apart(f->s->p, k, f->step[i].loop);
-    if (f->follows && apart) pass_read_apart(f->s->p, k, f->follows->loop);
+        if (f->step[i].loop->tiles == CLASS_FULL) pass_read_dense(f->s->p, k, f->step[i].loop);
+    if (f->follows && apart) pass_read_dense(f->s->p, k, f->follows->loop);
     for (int i = 0; i < f->nsteps && f->follows && f->goes_on; i++) // from shifts that stayed
         if (f->step[i].loop->tiles == CLASS_PARTIAL)
             sm90_root_factors(f->s->p, &f->step[i].loop->body);

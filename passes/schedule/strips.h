@@ -18,11 +18,11 @@ static inline bool pass_is_strip(const TileOp *op) {
     return op->kind == TILE_MAP && op->results.data[0]->home == HOME_STRIP;
 }
 
-// What loops read of dense inputs, as tiles that are copied.   apart.c
-void pass_copy_apart(TileProgram *p, TileKernel *k);
-bool pass_copies_apart(const TileKernel *k);
+// What loops read of dense inputs, as tiles that are copied.   dense.c
+void pass_copy_dense(TileProgram *p, TileKernel *k);
+bool pass_copies_dense(const TileKernel *k);
 // What a loop over full tiles reads of them, by maps of their own; whether a map is one.
-void pass_read_apart(TileProgram *p, TileKernel *k, TileOp *loop);
-bool pass_is_apart(const TileOp *op);
+void pass_read_dense(TileProgram *p, TileKernel *k, TileOp *loop);
+bool pass_reads_dense(const TileOp *op);
 
 #endif

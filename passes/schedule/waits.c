@@ -50,7 +50,7 @@ static TileOp *before(Waits *w, TileOp *at, TileKind kind) {
 static bool
 is_of_keys(const TileOp *op) { // all threads', a strip, or what is read apart: it needs no product
     if (op->kind != TILE_MAP) return false;
-    if (pass_is_apart(op)) return true;
+    if (pass_reads_dense(op)) return true;
     TileHome home = op->results.data[0]->home;
     return home == HOME_SHARED || home == HOME_STRIP;
 }

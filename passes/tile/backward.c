@@ -87,6 +87,23 @@ static bool main_needs(const Backward *b, int row) {
     return false;
 }
 
+static void add_input_gradients(Nest *n) {
+    const RowProgram *row = n->b.row;
+    n->grad = ARENA_ARRAY(n->b.arena, int, row->inputs.n + 1);
+    for (int i = 0; i < row->inputs.n; i++) {
+        const RowInput *in = &row->inputs.data[i];
+        TileTensor t = {.name = arena_printf(n->b.arena, "d%s", in->name),
+                        .role = TENSOR_GRAD,
+                        .index = i,
+                        .dtype = DT_F32};
+        const TileTensor *of =
+            &n->b.p->tensors.data[n->b.p->inputs.data[i]]; // which lies as its gradient
+        for (int d = t.rank = of->rank; d-- > 0;) t.extent[d] = of->extent[d];
+        if (!in->rank) t.extent[t.rank++] = ex_i32(n->b.pool, 1); // of a scalar: one number
+        n->grad[i] = in->grad ? build_tensor(&n->b, t) : -1;
+    }
+}
+
 static void add_tensors(Nest *n, bool nest) {
     const RowProgram *row = n->b.row;
     bool aligned = nest && n->by_element;
@@ -138,19 +155,7 @@ static void add_tensors(Nest *n, bool nest) {
                        .rank = 1,
                        .extent = {ex_i32(n->b.pool, 1)}};
     n->tensor_wild = b->tame ? build_tensor(&n->b, wild) : -1;
-    n->grad = ARENA_ARRAY(n->b.arena, int, row->inputs.n + 1);
-    for (int i = 0; i < row->inputs.n; i++) {
-        const RowInput *in = &row->inputs.data[i];
-        TileTensor t = {.name = arena_printf(n->b.arena, "d%s", in->name),
-                        .role = TENSOR_GRAD,
-                        .index = i,
-                        .dtype = DT_F32};
-        const TileTensor *of =
-            &n->b.p->tensors.data[n->b.p->inputs.data[i]]; // which lies as its gradient
-        for (int d = t.rank = of->rank; d-- > 0;) t.extent[d] = of->extent[d];
-        if (!in->rank) t.extent[t.rank++] = ex_i32(n->b.pool, 1); // of a scalar: one number
-        n->grad[i] = in->grad ? build_tensor(&n->b, t) : -1;
-    }
+    add_input_gradients(n);
 }
 
 // ---- pairs

@@ -550,13 +550,6 @@ int recur_tensor(Recur *r, const char *name, TensorRole role, Dtype t, int heads
     return tile_tensor(r->p, x);
 }
 
-const char *recur_work(const Recur *r, const char *name) {
-    for (int i = 0; i < r->p->tensors.n; i++)
-        if (!strcmp(r->p->tensors.data[i].name, name))
-            return recur_work(r, arena_printf(r->arena, "%s_", name));
-    return name;
-}
-
 // q, k, v, the inputs and state0.
 void recur_add_operands(Recur *r, Dtype t) {
     const RecProgram *rec = r->rec;
@@ -587,6 +580,16 @@ static void add_tensors(Recur *r, Dtype t) {
     r->state = recur_tensor(r, "state", TENSOR_STATE, DT_F32, RSIZE_H, D, r->rec->Dv);
 }
 
+void recur_grid(Recur *r) {
+    TileKernel *k = r->k;
+    k->ngrid = 3;
+    k->grid[0] = (TileGrid){.sym = SYM_B, .count = recur_size(r, RSIZE_B)};
+    k->grid[1] = (TileGrid){.sym = SYM_H, .count = recur_size(r, RSIZE_H)};
+    k->grid[2] = (TileGrid){.sym = SYM_TILE, .axis = r->E, .count = ex_i32(r->x, 1)};
+    k->mask = ex_bool(r->x, true);
+    r->block = &k->body;
+}
+
 void recur_kernel(Recur *r, const char *name, TilePurpose purpose) {
     TileKernel *k = r->k =
         tile_kernel(r->p, arena_printf(r->arena, "%s_%s", r->rec->name, name), purpose);
@@ -597,12 +600,7 @@ void recur_kernel(Recur *r, const char *name, TilePurpose purpose) {
     r->D = tile_axis(k, "D", ex_i32(r->x, r->rec->D), true);
     r->E = tile_axis(k, "E", ex_i32(r->x, r->rec->Dv), false);
     k->axes[r->U].beside = r->T;
-    k->ngrid = 3;
-    k->grid[0] = (TileGrid){.sym = SYM_B, .count = recur_size(r, RSIZE_B)};
-    k->grid[1] = (TileGrid){.sym = SYM_H, .count = recur_size(r, RSIZE_H)};
-    k->grid[2] = (TileGrid){.sym = SYM_TILE, .axis = r->E, .count = ex_i32(r->x, 1)};
-    k->mask = ex_bool(r->x, true);
-    r->block = &k->body;
+    recur_grid(r);
 }
 
 TileValue *recur_first(Recur *r, const char *name, int tensor) {

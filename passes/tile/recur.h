@@ -110,8 +110,6 @@ TileValue *recur_new_state(Recur *r, const Write *w, TileValue *state);
 void recur_make_writes(Recur *r, Write *w, TileValue *state);
 int recur_tensor(Recur *r, const char *name, TensorRole role, Dtype t, int heads, const Ex *rows,
                  int columns);
-const char *recur_work(const Recur *r,
-                       const char *name); // of a workspace: one that no other tensor has
 void recur_load_rows(Recur *r);
 TileValue *recur_output(Recur *r, const Write *w, TileValue *state);
 void recur_add_operands(Recur *r, Dtype t);
@@ -119,6 +117,9 @@ const Ex *recur_clause_of(Clause *c, const Ex *e);
 TileProgram *recur_program(Arena *a, const RecProgram *rec, const PassOptions *o);
 
 // ---- kernels
+void recur_grid(
+    Recur *
+        r); // of r->k, over batches, heads and tiles of columns; operations are appended to it then
 void recur_kernel(Recur *r, const char *name, TilePurpose purpose);
 TileValue *recur_first(Recur *r, const char *name, int tensor);
 // A loop that carries f32[D, E], over the chunks, of which `index` says which a step has. What it ends with.

@@ -471,7 +471,6 @@ static void build_convert(Back *b, int which) {
 // ---- the program
 
 static int work(Back *b, const char *name, int index, Dtype t, int heads, int columns) {
-    name = recur_work(&b->r, name);
     int i = recur_tensor(&b->r, name, TENSOR_WORK, t, heads, recur_size(&b->r, RSIZE_S), columns);
     b->r.p->tensors.data[i].index = index;
     return i;
@@ -479,7 +478,7 @@ static int work(Back *b, const char *name, int index, Dtype t, int heads, int co
 
 static int work_of_chunks(Back *b, const char *name, int index) {
     Recur *r = &b->r;
-    TileTensor t = {.name = recur_work(r, name),
+    TileTensor t = {.name = name,
                     .role = TENSOR_WORK,
                     .index = index,
                     .dtype = r->p->dtype,

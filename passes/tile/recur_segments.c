@@ -30,8 +30,7 @@ static bool erases(const Recur *r) { return r->c->erase.elem != NULL; }
 static int tensor_of_states(Segments *s, const char *name, Dtype t, bool operand, int rows,
                             int columns) {
     Recur *r = s->r;
-    TileTensor x = {
-        .name = recur_work(r, name), .role = TENSOR_WORK, .index = s->works++, .dtype = t};
+    TileTensor x = {.name = name, .role = TENSOR_WORK, .index = s->works++, .dtype = t};
     x.extent[x.rank++] = recur_size(r, RSIZE_B);
     if (!operand) x.extent[x.rank++] = recur_size(r, RSIZE_H);
     x.extent[x.rank++] = recur_size(r, operand ? s->states : s->number);
@@ -221,12 +220,7 @@ static void build_starts(Segments *s, bool back, int first, int last) {
     r->D = tile_axis(k, "D", D, true);
     if (erases(r) && back) start.F = tile_axis(k, "F", D, true);
     r->E = tile_axis(k, "E", ex_i32(r->x, r->rec->Dv), false);
-    k->ngrid = 3;
-    k->grid[0] = (TileGrid){.sym = SYM_B, .count = recur_size(r, RSIZE_B)};
-    k->grid[1] = (TileGrid){.sym = SYM_H, .count = recur_size(r, RSIZE_H)};
-    k->grid[2] = (TileGrid){.sym = SYM_TILE, .axis = r->E, .count = ex_i32(r->x, 1)};
-    k->mask = ex_bool(r->x, true);
-    r->block = &k->body;
+    recur_grid(r);
     const Ex *n = recur_size(r, s->number), *end = ex_2(r->x, EX_SUB, n, ex_i32(r->x, 1));
     TileValue *state = recur_loop(r, "S", s->G, recur_first(r, "S", first), n,
                                   back ? ex_2(r->x, EX_SUB, end, step) : step, next_start, &start);

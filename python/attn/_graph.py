@@ -84,15 +84,13 @@ def _gradients(ctx, come):
     return [found.get("d" + n) for n, _ in zip(names.split(","), tensors)], None if scalars else [], None, None, None, None, None
 
 
-_operator, _forward_operator, _backward_operator = _run, _forward, _backward
-if hasattr(torch.library, "custom_op"):
-    _operator = torch.library.custom_op("attn::spread", _run, mutates_args=())
-    _forward_operator = torch.library.custom_op("attn::spread_forward", _forward, mutates_args=())
-    _backward_operator = torch.library.custom_op("attn::spread_backward", _backward, mutates_args=())
-    _operator.register_fake(_shapes)
-    _forward_operator.register_fake(_forward_shapes)
-    _backward_operator.register_fake(_backward_shapes)
-    _forward_operator.register_autograd(_gradients, setup_context=_keep)
+_operator, _forward_operator, _backward_operator = _torch._operators(
+    ["spread", "spread_forward", "spread_backward"],
+    [_run, _forward, _backward],
+    [_shapes, _forward_shapes, _backward_shapes],
+    _gradients,
+    _keep,
+) or (_run, _forward, _backward)
 
 
 @_torch._constant

@@ -334,15 +334,26 @@ def _list_gradients(ctx, come):
     return _gradients(ctx, come), None if ctx.call[0] else [], None, None, None
 
 
-_operator, _forward_operator, _backward_operator = _run, lambda tensors, *call: _Attend.apply(*call, *tensors), _backward
-if hasattr(torch.library, "custom_op"):  # PyTorch 2.4: torch.compile and torch.export then take each as one operator
-    _operator = torch.library.custom_op("attn::attention", _run, mutates_args=())
-    _forward_operator = torch.library.custom_op("attn::forward", _forward, mutates_args=())
-    _backward_operator = torch.library.custom_op("attn::backward", _backward, mutates_args=())
-    _operator.register_fake(_shapes)
-    _forward_operator.register_fake(_forward_shapes)
-    _backward_operator.register_fake(_backward_shapes)
-    _forward_operator.register_autograd(_list_gradients, setup_context=_keep)
+def _operators(names, functions, shapes, gradients, keep):
+    """What runs, the forward and the backward as operators, each one in graphs of torch.compile and torch.export; None before PyTorch 2.4.
+
+    `shapes` are their fake kernels; `gradients` and `keep` the forward's backward and what it keeps for that."""
+    if not hasattr(torch.library, "custom_op"):
+        return None
+    made = [torch.library.custom_op("attn::" + name, function, mutates_args=()) for name, function in zip(names, functions)]
+    for operator, fake in zip(made, shapes):
+        operator.register_fake(fake)
+    made[1].register_autograd(gradients, setup_context=keep)
+    return made
+
+
+_operator, _forward_operator, _backward_operator = _operators(
+    ["attention", "forward", "backward"],
+    [_run, _forward, _backward],
+    [_shapes, _forward_shapes, _backward_shapes],
+    _list_gradients,
+    _keep,
+) or (_run, lambda tensors, *call: _Attend.apply(*call, *tensors), _backward)
 
 
 # ---- arguments

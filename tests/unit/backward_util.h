@@ -51,12 +51,6 @@ static inline Case make(Arena *a, const char *path, const char *text, bool deter
     return c;
 }
 
-static inline int named(const TileProgram *p, const char *name) {
-    for (int i = 0; i < p->tensors.n; i++)
-        if (!strcmp(p->tensors.data[i].name, name)) return i;
-    return -1;
-}
-
 static inline void check_one(const Case *c, const int32_t *launch, const char *what) {
     int32_t size[64] = {0};
     Diags diags = diag_list(c->a);
@@ -65,7 +59,7 @@ static inline void check_one(const Case *c, const int32_t *launch, const char *w
              *y = tile_data_random(c->a, c->backward, size, 4, 9);
     ck_assert_msg(tile_eval(c->forward, x, false, &diags), "%s: the forward does not run", what);
     for (int i = 0; i < c->forward->tensors.n; i++) {
-        int to = named(c->backward, c->forward->tensors.data[i].name);
+        int to = pu_named(c->backward, c->forward->tensors.data[i].name);
         bool work = c->forward->tensors.data[i].role == TENSOR_WORK;
         if (to >= 0 && !work) y->tensor[to] = x->tensor[i];
     }
@@ -73,13 +67,11 @@ static inline void check_one(const Case *c, const int32_t *launch, const char *w
     bool ran = tile_eval(c->backward, y, false, &diags);
     if (!ran) diag_print(&diags, stderr);
     ck_assert_msg(ran, "%s does not run", what);
-    const void **inputs = ARENA_ARRAY(c->a, const void *, c->v->inputs.n + 1);
-    for (int i = 0; i < c->v->inputs.n; i++) inputs[i] = pu_input(c->a, c->forward, x, i);
     const double **demits = ARENA_ARRAY(c->a, const double *, c->v->emits.n + 1);
     double **dinputs = ARENA_ARRAY(c->a, double *, c->v->inputs.n + 1), *want[3];
     static const char *const names[] = {"dq", "dk", "dv"};
     for (int i = 0; i < 3; i++) {
-        int at = named(c->backward, names[i]);
+        int at = pu_named(c->backward, names[i]);
         const TileTensor *t = &c->backward->tensors.data[at];
         want[i] = at < 0 ? NULL : ARENA_ARRAY(c->a, double, tile_tensor_elements(t, y->size) + 1);
     }
@@ -89,11 +81,9 @@ static inline void check_one(const Case *c, const int32_t *launch, const char *w
         if (t->role == TENSOR_GRAD)
             dinputs[t->index] = ARENA_ARRAY(c->a, double, tile_tensor_elements(t, y->size) + 1);
     }
-    RefRun run =
-        ref_of(c->v, y->size, x->tensor[named(c->forward, "q")], x->tensor[named(c->forward, "k")],
-               c->v->v_in_k ? NULL : x->tensor[named(c->forward, "v")], inputs, NULL);
+    RefRun run = pu_run(c->a, c->v, c->forward, x, NULL);
     RefGrad g = {.run = &run,
-                 .d_o = y->tensor[named(c->backward, "do")],
+                 .d_o = y->tensor[pu_named(c->backward, "do")],
                  .demits = demits,
                  .dq = want[0],
                  .dk = want[1],

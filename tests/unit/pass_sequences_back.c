@@ -64,12 +64,6 @@ static Case make(Arena *a, const char *path, const char *text, TargetId target, 
     return c;
 }
 
-static int named(const TileProgram *p, const char *name) {
-    for (int i = 0; i < p->tensors.n; i++)
-        if (!strcmp(p->tensors.data[i].name, name)) return i;
-    return -1;
-}
-
 // How many sequences have each row.
 static int *owners_of(const Case *c, const Launch *l, bool keys) {
     RefBatch x = batch_of(l);
@@ -114,7 +108,7 @@ static void check_launch(const Case *c, const Launch *l, const char *what) {
     static const char *const names[] = {"dq", "dk", "dv"};
     for (int i = 0; i < c->backward->tensors.n; i++) {
         const TileTensor *t = &c->backward->tensors.data[i];
-        int from = named(c->forward, t->name);
+        int from = pu_named(c->forward, t->name);
         int64_t n = tile_tensor_elements(t, y->size);
         TensorSide side = tensor_traits(t->role)->side;
         if (from >= 0 && t->role != TENSOR_WORK) y->tensor[i] = x->tensor[from];
@@ -132,21 +126,15 @@ static void check_launch(const Case *c, const Launch *l, const char *what) {
     bool ran = tile_eval(c->backward, y, false, &diags);
     if (!ran) diag_print(&diags, stderr);
     ck_assert_msg(ran, "%s does not run", what);
-    const void **inputs = ARENA_ARRAY(c->a, const void *, c->v->inputs.n + 1);
     int64_t(*extent)[EX_MAX_RANK] =
         (void *)ARENA_ARRAY(c->a, int64_t, (c->v->inputs.n + 1) * EX_MAX_RANK);
-    for (int i = 0; i < c->v->inputs.n; i++) {
-        inputs[i] = pu_input(c->a, c->forward, x, i);
+    for (int i = 0; i < c->v->inputs.n; i++)
         for (int d = 0; d < EX_MAX_RANK; d++) extent[i][d] = l->longest;
-    }
     RefBatch batch = batch_of(l);
     batch.extent = (const int64_t(*)[EX_MAX_RANK])extent;
-    int value = named(c->forward, "v");
-    RefRun run =
-        ref_of(c->v, x->size, x->tensor[named(c->forward, "q")], x->tensor[named(c->forward, "k")],
-               value < 0 ? NULL : x->tensor[value], inputs, NULL);
+    RefRun run = pu_run(c->a, c->v, c->forward, x, NULL);
     RefGrad g = {.run = &run,
-                 .d_o = y->tensor[named(c->backward, "do")],
+                 .d_o = y->tensor[pu_named(c->backward, "do")],
                  .demits = demits,
                  .dq = want[0],
                  .dk = want[1],

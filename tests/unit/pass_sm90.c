@@ -185,7 +185,7 @@ TEST_EACH(choices_are_right, 0, 5) {
 }
 
 // Inputs with a number for each query and key are copied as keys are, where they have 16 bits and no place is looked up.
-ARENA_TEST_EACH(dense_inputs_are_right, 0, 3) {
+ARENA_TEST_EACH(dense_inputs_are_right, 0, 4) {
     static const struct {
         const char *clauses, *choice;
         int pipes;
@@ -196,6 +196,8 @@ ARENA_TEST_EACH(dense_inputs_are_right, 0, 3) {
          "keys=64,cluster=2", 5},
         {"input bias: f32[Sq, Sk]; input far: bf16[Sq, Sk]; modify(s, b, h, i, j) = "
          "s + bias[i, j] + far[i, max(j, 1)]; ",
+         NULL, 3},
+        {"input bias: bf16[H, Sq, Sk]; modify(s, b, h, i, j) = s + bias[h, i, j] * bias[0, i, j]; ",
          NULL, 3}};
     static const PuLaunch launch = {2, 2, 1, 200, 300, 0};
     const char *text = arena_printf(

@@ -153,6 +153,23 @@ static inline int pu_tensor(const TileProgram *p, TensorRole role, int index) {
     return -1;
 }
 
+static inline int pu_named(const TileProgram *p, const char *name) {
+    for (int i = 0; i < p->tensors.n; i++)
+        if (!strcmp(p->tensors.data[i].name, name)) return i;
+    return -1;
+}
+
+// The reference on a forward's data; o: where it is to go, or NULL.
+static inline RefRun pu_run(Arena *a, const Variant *v, const TileProgram *p, const TileData *x,
+                            double *o) {
+    const void **inputs = ARENA_ARRAY(a, const void *, p->inputs.n + 1);
+    for (int i = 0; i < p->inputs.n; i++) inputs[i] = pu_input(a, p, x, i);
+    int value = pu_tensor(p, TENSOR_V, 0); // -1: it is in k
+    return ref_of(v, x->size, x->tensor[pu_tensor(p, TENSOR_Q, 0)],
+                  x->tensor[pu_tensor(p, TENSOR_K, 0)], value < 0 ? NULL : x->tensor[value], inputs,
+                  o);
+}
+
 // Data like x, with what the reference gives as outputs.
 static inline TileData *pu_reference(Arena *a, const Variant *v, const TileProgram *p,
                                      const TileData *x) {
@@ -160,8 +177,6 @@ static inline TileData *pu_reference(Arena *a, const Variant *v, const TileProgr
     *y = *x;
     y->tensor = ARENA_ARRAY(a, double *, p->tensors.n);
     memcpy(y->tensor, x->tensor, sizeof *y->tensor * (size_t)p->tensors.n);
-    const void **inputs = ARENA_ARRAY(a, const void *, p->inputs.n + 1);
-    for (int i = 0; i < p->inputs.n; i++) inputs[i] = pu_input(a, p, x, i);
     double **emits = ARENA_ARRAY(a, double *, v->emits.n + 1);
     for (int i = 0; i < p->tensors.n; i++) {
         TileTensor *t = &p->tensors.data[i];
@@ -169,9 +184,7 @@ static inline TileData *pu_reference(Arena *a, const Variant *v, const TileProgr
         y->tensor[i] = ARENA_ARRAY(a, double, tile_tensor_elements(t, x->size) + 1);
         if (t->role == TENSOR_EMIT) emits[t->index] = y->tensor[i];
     }
-    RefRun r = ref_of(v, x->size, x->tensor[pu_tensor(p, TENSOR_Q, 0)],
-                      x->tensor[pu_tensor(p, TENSOR_K, 0)], x->tensor[pu_tensor(p, TENSOR_V, 0)],
-                      inputs, y->tensor[pu_tensor(p, TENSOR_O, 0)]);
+    RefRun r = pu_run(a, v, p, x, y->tensor[pu_tensor(p, TENSOR_O, 0)]);
     r.emits = emits;
     ck_assert(ref_check(&r) == NULL);
     ref_run(&r);

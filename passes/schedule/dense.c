@@ -1,34 +1,38 @@
-// apart.c: inputs with a number for each query and key (a dense bias), apart from the maps that take them.
+// dense.c: inputs with a number for each query and key (a dense bias), read by themselves and not by the maps that take them.
 //
-// Copied as keys are (pass_copy_apart), where their rows begin at multiples of 16 bytes. In: a kernel before its extents are
-// chosen. Out: what its loops' maps read of such inputs, wherever no element's place is looked up, is a tile of theirs:
+// pass_copy_dense. In: a kernel before its extents are chosen. Out: its loops copy tiles of such inputs as they do those of
+// keys, where the input has 16-bit elements and nothing else is looked up for a pair:
 //
 //     %p = map [M, N] (%s, %a) { exp2((%s + bias[b, h, (q_offset + M.pos), N.pos]) + %a) }
+//     ->
 //     %bias = load bias[b, h, M:, N:]
 //     %p = map [M, N] (%s, %a, %bias) { exp2((%s + %bias) + %a) }
 //
-// Or read before scores are waited for (pass_read_apart).
-// In: the body of a loop over full tiles. Out: what its maps read of such inputs, where two elements are one word, is read by
-// maps of their own, as it is stored:
+// pass_read_dense. In: the body of a loop over full tiles. Out: maps of their own read what others read of such inputs, as it
+// is stored, before scores are waited for, where two elements are one word:
 //
 //     %p = map [M, N] (%s, %a) { exp2((%s + bias![b, h, M.pos, N.pos]) + %a) }
+//     ->
 //     %bias = map [M, N] () { bias![b, h, M.pos, N.pos] }
 //     %p = map [M, N] (%s, %a, %bias) { exp2((%s + %bias) + %a) }
 #include "passes/schedule/strips.h"
 #include "passes/tile/rewrite.h"
 
-typedef struct Apart {
+typedef struct Dense {
     TileProgram *p;
     TileKernel *k;
     TileOp *loop, *map;
-    bool left; // something is read that no copy has
-} Apart;
+    const Ex **tile; // by input: the load of its tile
+    bool others;     // something else is looked up for a pair
+} Dense;
 
-static const TileTensor *tensor_of(const Apart *a, const Ex *load) {
+static const TileTensor *tensor_of(const Dense *a, const Ex *load) {
     return &a->p->tensors.data[a->p->inputs.data[load->input]];
 }
 
-static bool is_apart(const Apart *a, const Ex *e) {
+// ---- read
+
+static bool is_word(const Dense *a, const Ex *e) {
     int columns = a->loop->axis;
     AxisSet both = 1u << columns | 1u << tile_grid_axis(a->k);
     return tile_ends_along(e, columns) && e->inside && dtype_half(tensor_of(a, e)->dtype) &&
@@ -41,7 +45,7 @@ static void find_param(void *ctx, const Ex *e) {
 
 // An operand is written out: a row's index that was made before.
 static const Ex *written_out(void *ctx, ExPool *x, const Ex *e) {
-    const Apart *a = ctx;
+    const Dense *a = ctx;
     (void)x;
     if (e->op != EX_SYM || e->sym != SYM_PARAM) return e;
     const TileValue *v = a->map->args.data[e->index];
@@ -52,16 +56,16 @@ static const Ex *written_out(void *ctx, ExPool *x, const Ex *e) {
     return e;
 }
 
-static const Ex *read_apart(void *ctx, ExPool *x, const Ex *e) {
-    Apart *a = ctx;
-    if (e->op != EX_LOAD || !is_apart(a, e)) return e;
+static const Ex *read_dense(void *ctx, ExPool *x, const Ex *e) {
+    Dense *a = ctx;
+    if (e->op != EX_LOAD || !is_word(a, e)) return e;
     const Ex *as_it_was = e;
     bool left = false;
     e = ex_map(x, e, written_out, a);
     ex_visit(e, find_param, &left);
     if (left) return as_it_was;
     for (TileOp *op = a->loop->body.first; op != a->map; op = op->next)
-        if (pass_is_apart(op) && op->outs.data[0].body == e)
+        if (pass_reads_dense(op) && op->outs.data[0].body == e)
             return pass_operand(a->p, a->map, op->results.data[0]);
     TileOp *op = pass_map(a->p, a->k, NULL, pass_expr_axes(a->k, a->map, e), a->map->span);
     tile_insert_before(a->loop->body.first, op);
@@ -71,13 +75,28 @@ static const Ex *read_apart(void *ctx, ExPool *x, const Ex *e) {
     return pass_operand(a->p, a->map, v);
 }
 
+bool pass_reads_dense(const TileOp *op) {
+    return op->kind == TILE_MAP && op->outs.n == 1 && op->outs.data[0].body->op == EX_LOAD &&
+           op->results.data[0]->rank == 2 && !op->args.n;
+}
+
+void pass_read_dense(TileProgram *p, TileKernel *k, TileOp *loop) {
+    Dense a = {.p = p, .k = k, .loop = loop};
+    for (a.map = loop->body.first; a.map; a.map = a.map->next) {
+        if (a.map->kind != TILE_MAP || a.map->naxes != 2 || pass_reads_dense(a.map)) continue;
+        for (int i = 0; i < a.map->outs.n; i++)
+            a.map->outs.data[i].body = ex_map(p->pool, a.map->outs.data[i].body, read_dense, &a);
+        pass_compact(p, a.map);
+    }
+}
+
 // ---- copied
 
-static bool is_position(const Apart *a, const TileTensor *t, const Ex *e, int axis) {
+static bool is_position(const TileTensor *t, const Ex *e, int axis) {
     bool first = e->op == EX_ADD && t->bare_q && e->args[0]->op == EX_SYM &&
                  e->args[0]->sym == SYM_SIZE && e->args[0]->index == SIZE_Q_OFFSET; // 0, then
     if (first) e = e->args[1];
-    return e->op == EX_SYM && e->sym == SYM_POS && e->index == axis && a->k->axes[axis].size;
+    return e->op == EX_SYM && e->sym == SYM_POS && e->index == axis;
 }
 
 static void find_place(void *ctx, const Ex *e) {
@@ -87,30 +106,25 @@ static void find_place(void *ctx, const Ex *e) {
 }
 
 // Rows are the grid's and columns the loop's; all else is the same for the tile.
-static bool is_tile(const Apart *a, const Ex *e) {
+static bool is_tile(const Dense *a, const Ex *e) {
     const TileTensor *t = tensor_of(a, e);
     int n = t->rank, rows = tile_grid_axis(a->k);
     bool elsewhere = false;
     if (n < 2 || t->role != TENSOR_INPUT || t->rows || !dtype_half(t->dtype)) return false;
     for (int d = 0; d + 2 < n; d++) ex_visit(e->args[d], find_place, &elsewhere);
-    return !elsewhere && is_position(a, t, e->args[n - 2], rows) &&
-           is_position(a, t, e->args[n - 1], a->loop->axis) &&
+    return !elsewhere && is_position(t, e->args[n - 2], rows) &&
+           is_position(t, e->args[n - 1], a->loop->axis) &&
            t->extent[n - 2] == a->k->axes[rows].size &&
            t->extent[n - 1] == a->k->axes[a->loop->axis].size;
 }
 
-static bool loads_same(const TileOp *load, int tensor, const Ex *e) {
-    bool same = load->kind == TILE_LOAD && load->tensor == tensor;
-    for (int d = 0; same && d + 2 < e->nargs; d++) same = load->coord[d].at == e->args[d];
-    return same;
-}
-
-static const Ex *copy_apart(void *ctx, ExPool *x, const Ex *e) {
-    Apart *a = ctx;
+static const Ex *copy_dense(void *ctx, ExPool *x, const Ex *e) {
+    Dense *a = ctx;
     if (e->op != EX_LOAD || !is_tile(a, e)) return e;
     int tensor = a->p->inputs.data[e->input], n = e->nargs;
     for (TileOp *op = a->loop->body.first; op != a->map; op = op->next)
-        if (loads_same(op, tensor, e)) return pass_operand(a->p, a->map, op->results.data[0]);
+        if (op->kind == TILE_LOAD && op->tensor == tensor)
+            return pass_operand(a->p, a->map, op->results.data[0]);
     TileOp *op = tile_op(a->p, a->k, NULL, TILE_LOAD, a->map->span);
     tile_insert_before(a->loop->body.first, op);
     op->tensor = tensor;
@@ -124,37 +138,50 @@ static const Ex *copy_apart(void *ctx, ExPool *x, const Ex *e) {
     return pass_operand(a->p, a->map, tile_result(a->p, a->k, op, t->name, t->dtype, axes, 2));
 }
 
-static void find_left(void *ctx, const Ex *e) {
-    Apart *a = ctx;
-    AxisSet both = e->op == EX_LOAD ? pass_expr_axes(a->k, a->map, e) : 0;
-    a->left |=
-        (both & 1u << a->loop->axis) && (both & 1u << tile_grid_axis(a->k)) && !is_tile(a, e);
+static bool same_tile(const Ex *a, const Ex *b) {
+    for (int d = 0; d + 2 < a->nargs; d++)
+        if (a->args[d] != b->args[d]) return false;
+    return true;
 }
 
-// Whether a map also looks up numbers of queries and keys that are no such tile: there are no registers for both.
+static void find_others(void *ctx, const Ex *e) {
+    Dense *a = ctx;
+    if (e->op != EX_LOAD) return;
+    AxisSet of = pass_expr_axes(a->k, a->map, e);
+    bool pair = (of & 1u << a->loop->axis) && (of & 1u << tile_grid_axis(a->k));
+    const Ex **tile = &a->tile[e->input];
+    if (!pair || !is_tile(a, e))
+        a->others |= pair;
+    else if (!*tile)
+        *tile = e;
+    else
+        a->others |= !same_tile(*tile, e);
+}
+
+// Whether more is looked up for a pair than one tile of each input: there are no registers for both.
 static bool looks_up(TileProgram *p, TileKernel *k) {
-    Apart a = {.p = p, .k = k};
+    Dense a = {.p = p, .k = k, .tile = ARENA_ARRAY(p->arena, const Ex *, p->inputs.n + 1)};
     for (a.map = tile_next(&k->body, NULL); a.map; a.map = tile_next(&k->body, a.map)) {
         a.loop = a.map->block->owner;
         if (a.map->kind != TILE_MAP || !a.loop || a.loop->kind != TILE_LOOP) continue;
-        for (int i = 0; i < a.map->outs.n; i++) ex_visit(a.map->outs.data[i].body, find_left, &a);
+        for (int i = 0; i < a.map->outs.n; i++) ex_visit(a.map->outs.data[i].body, find_others, &a);
     }
-    return a.left;
+    return a.others;
 }
 
-void pass_copy_apart(TileProgram *p, TileKernel *k) {
-    Apart a = {.p = p, .k = k};
+void pass_copy_dense(TileProgram *p, TileKernel *k) {
+    Dense a = {.p = p, .k = k};
     if (looks_up(p, k)) return;
     for (a.map = tile_next(&k->body, NULL); a.map; a.map = tile_next(&k->body, a.map)) {
         a.loop = a.map->block->owner;
         if (a.map->kind != TILE_MAP || a.map->naxes != 2 || !a.loop || a.loop->kind != TILE_LOOP)
             continue;
         for (int i = 0; i < a.map->outs.n; i++)
-            a.map->outs.data[i].body = ex_map(p->pool, a.map->outs.data[i].body, copy_apart, &a);
+            a.map->outs.data[i].body = ex_map(p->pool, a.map->outs.data[i].body, copy_dense, &a);
     }
 }
 
-bool pass_copies_apart(const TileKernel *k) {
+bool pass_copies_dense(const TileKernel *k) {
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
         const TileOp *loop = op->block->owner;
         if (op->kind == TILE_LOAD && loop &&
@@ -163,21 +190,4 @@ bool pass_copies_apart(const TileKernel *k) {
             return true;
     }
     return false;
-}
-
-// ---- read
-
-bool pass_is_apart(const TileOp *op) {
-    return op->kind == TILE_MAP && op->outs.n == 1 && op->outs.data[0].body->op == EX_LOAD &&
-           op->results.data[0]->rank == 2 && !op->args.n;
-}
-
-void pass_read_apart(TileProgram *p, TileKernel *k, TileOp *loop) {
-    Apart a = {.p = p, .k = k, .loop = loop};
-    for (a.map = loop->body.first; a.map; a.map = a.map->next) {
-        if (a.map->kind != TILE_MAP || a.map->naxes != 2 || pass_is_apart(a.map)) continue;
-        for (int i = 0; i < a.map->outs.n; i++)
-            a.map->outs.data[i].body = ex_map(p->pool, a.map->outs.data[i].body, read_apart, &a);
-        pass_compact(p, a.map);
-    }
 }
