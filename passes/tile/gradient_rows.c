@@ -44,7 +44,7 @@ static void add_part(Nest *n, RowSide side, Part new) {
         const Part *p = &parts->data[i];
         if (p->row == new.row && p->seen == new.seen && p->norm == new.norm) return;
     }
-    bool piece = new.row &&grad_is_own(n, side, new.row);
+    bool piece = new.row != 0 && grad_is_own(n, side, new.row);
     n->pieces[side] |= piece;
     if (is_wanted(n, side, new.row)) VEC_PUSH(n->b.arena, parts, new);
 }

@@ -39,8 +39,8 @@ typedef struct Nest {
     const Ex *head;  // of the queries; NULL: h
     const Ex *takes; // bool: the pair takes part
     bool by_keys;    // rows of the kernel are keys: what is of a query is read at the pair
-    bool
-        by_element; // a tile may be added to one element, and each block adds up the rows that are its own
+    // A tile may be added to one element: each block adds up the rows that are its own.
+    bool by_element;
 } Nest;
 
 typedef struct Pair {         // of the pairs of a tile
