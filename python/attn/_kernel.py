@@ -233,7 +233,7 @@ class Kernel:
     def _wanted(self, emit, out):
         """The outputs to make, and those given."""
         emit = (emit,) if isinstance(emit, str) else emit
-        if out is None:
+        if out is None or callable(out):
             out = {}
         elif not isinstance(out, dict):
             out = {self.outputs[0]: out}
@@ -250,11 +250,12 @@ class Kernel:
         """Launches, and returns the outputs: one, or a tuple of those that every call makes, in the order of `outputs`, and then `emit`.
 
         emit: optional outputs to write too, a name or several, in the order in which they are returned. out: arrays to write into (one for
-        the first output, or a dict); an optional one that `emit` does not name comes last.
+        the first output, or a dict; an optional one that `emit` does not name comes last), or a function of the shapes, by name, that gives such a dict.
         stream: a raw stream; by default the current one of q's library. tile_map: a TileMap. The call returns when the launch is queued (on the
         CPU: done). A CUDA graph that holds the call needs this kernel as long as it is replayed: its code goes with it.
         RuntimeError where a tensor of PyTorch requires grad and gradients are enabled: attn.Attention is for that."""
         arrays, scalars, sizes = self._sort(args, named)
+        room = out if callable(out) else None
         wanted, out = self._wanted(emit, out)
         if tile_map is not None and not isinstance(tile_map, TileMap):
             raise TypeError(f"tile_map takes an attn.TileMap, not {reprlib.repr(tile_map)}")
@@ -263,6 +264,7 @@ class Kernel:
         views = {n: _arrays.view(x, n, stream, self._tensors[n][0]) for n, x in arrays.items()}
         opened = self.artifact._open(next(iter(views.values())).device)
         given = self._call(opened, views, scalars, sizes)
+        out = room({n: given.shape(n) for n in wanted}) if room else out
         results = {n: out[n] if n in out else _arrays.empty(like, self._tensors[n][0], given.shape(n)) for n in wanted}
         for n, x in results.items():
             views[n] = _arrays.view(x, n, stream, self._tensors[n][0])

@@ -7,13 +7,13 @@
 Each rank has some positions of every sequence in its own pages. All ranks have the same queries. A rank finds the state that its own keys leave,
 all ranks get all states in one message, and combine them. What follows from lengths is found on the device: a call can be in a CUDA graph."""
 
-from typing import Any, Dict, Sequence, Union
+from typing import Any, Dict, Optional, Sequence, Union
 
 import torch
 
 from . import _torch
 from ._kernel import INDEX, Artifact, Kernel
-from ._spread import _Board, _groups_of, _Line
+from ._spread import _Board, _groups_of, _Line, _Message
 
 _OPERANDS = "q", "k", "v", "kv_len", "page_table"
 _OF_PARTS = "Sq_all", "Sk_all", "q_first", "kv_first", "kv_block", "kv_stride", "state0", "rows0", "state", "rows"
@@ -54,11 +54,11 @@ class SpreadPages:
         """The rank that has it."""
         return position // self.block % self.ranks
 
-    def __call__(self, kernel: "Union[Artifact, Kernel]", q: torch.Tensor, k: torch.Tensor, v: Any = None, *, kv_len: torch.Tensor,
+    def __call__(self, kernel: "Union[Artifact, Kernel]", q: torch.Tensor, k: torch.Tensor, v: Any = None, *, kv_len: torch.Tensor, own_len: Optional[torch.Tensor] = None,
                  emit: Union[str, Sequence[str]] = (), out: Any = None, **named: Any) -> Any:  # fmt: skip
         """What kernel(q, k, v, ...) gives of a cache in one place, the same on all ranks. kernel: compiled with layout="paged" and phase="part".
         q, q_start, q_offset, inputs without an extent Sk: the same on all ranks. k, v, page_table, inputs that lie as k does: this rank's.
-        kv_len: keys of the whole sequences."""
+        kv_len: keys of the whole sequences; own_len: what `own` gives of it, found once for all layers."""
         with self.board.told():
             kernel = kernel._only() if isinstance(kernel, Artifact) else kernel
             given = self._given(kernel, q, k, v, kv_len, named)
@@ -68,15 +68,11 @@ class SpreadPages:
             call = [("the variant", kernel.name), ("elements", q.dtype), ("device", _torch._target(q.device)), ("block", self.block)]
             call += [("k", tuple(k.shape[1:])), ("sequences", len(kv_len))]
             self.board.agree([*call, ("emit", emits), *sizes.items()], self.always)
-            own = {**given, "kv_len": self.own(kv_len), "Sk_all": kv_len, "kv_first": self._first_of(kv_len)}
-            found = part(**own, kv_block=self.block, kv_stride=self.block * self.ranks)
-            state = dict(zip(part.outputs, found if isinstance(found, tuple) else (found,)))
-            if self.ranks == 1:
-                states = {n: x[None] for n, x in state.items()}
-            else:
-                states = dict(zip(state, self._line.of_all(list(state.values()))))
+            own = {**given, "kv_len": self.own(kv_len) if own_len is None else own_len, "Sk_all": kv_len, "kv_first": self._first_of(kv_len)}
+            states = _Message(self._line, q.device)
+            part(**own, kv_block=self.block, kv_stride=self.block * self.ranks, out=states.room)
             rows = {n: x for n, x in given.items() if n in combine.inputs and n not in _OPERANDS}
-            return combine(**rows, **states, Sk_all=kv_len, emit=emit, out=out)
+            return combine(**rows, **states.arrived(), Sk_all=kv_len, emit=emit, out=out)
 
     def _given(self, kernel: Kernel, q: Any, k: Any, v: Any, kv_len: Any, named: Dict[str, Any]) -> Dict[str, Any]:
         if not isinstance(kernel, Kernel) or kernel.layout != "paged" or kernel.part is None or kernel.combine is None:

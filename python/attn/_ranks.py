@@ -18,9 +18,9 @@ import torch
 
 from . import _compiler, _torch
 from ._kernel import Kernel
-from ._spread import Interval, Spread, _common, _cuts, _length, _Line, _merged, _Move, _Moved, _packed, _places, _Travel, _unpack, numbered
+from ._spread import Interval, Spread, _common, _cuts, _length, _Line, _merged, _Message, _Move, _Moved, _packed, _places, _Travel, _unpack, numbered
 
-LEAST_BYTES = 16 << 20  # of keys and values that travel at a time
+LEAST_BYTES = 64 << 20  # of keys and values that travel at a time: fewer launches, of which each ends with idle multiprocessors
 BUFFER = 512 << 20  # bytes that they always have room for
 RATE, LINK, MEMORY = 775e12, 345e9, 2.4e12  # products and bytes in a second, for the choice of a method: of an H100, its NVLink, copies in its memory
 
@@ -316,14 +316,14 @@ def _forward_by_chunks(call: _Call, tensors: Sequence[torch.Tensor], made: Seque
 
 
 def _go_on(call: _Call, state: Dict[str, torch.Tensor], tensors: Sequence[torch.Tensor], keys: Sequence[torch.Tensor], at: Interval,
-           launches: Iterable[Tuple[int, int, int]]) -> None:  # fmt: skip
-    """The state of these rows goes on with keys and values, in its place. {}: no keys so far."""
+           launches: Iterable[Tuple[int, int, int]], room: Any = None) -> None:  # fmt: skip
+    """The state of these rows goes on with keys and values, in its place. {}: no keys so far, and the place is what `room` gives."""
     q, *arrays = tensors
     part = call.phase("part")
     for first, position, count in launches:
         given = _torch._given([q, *[x.narrow(2, first, count) for x in keys], *arrays], call.scalars, call.names, None)
         given = {n: x for n, x in given.items() if n in part.inputs}
-        out = state or {"state": _torch._room(q.new_empty(0, dtype=torch.float32), (*q.shape[:3], part.Dv))}
+        out = state or room or {"state": _torch._room(q.new_empty(0, dtype=torch.float32), (*q.shape[:3], part.Dv))}
         found = part(**given, **{n + "0": x for n, x in state.items()}, out=out, **call.sizes(part, at, position))
         state.update(zip(part.outputs, found if isinstance(found, tuple) else (found,)))
 
@@ -345,10 +345,10 @@ def _by_queries(call: _Call, tensors: Sequence[torch.Tensor], made: Sequence[str
     arrays, line = call.whole_inputs(arrays), call.line
     rows = q if line.everywhere else _Travel([q], [line.gather_all(2)]).come()[0]
     at, own, state = (0, line.S), _Chunk(0, call.kv_line.pieces[call.kv_line.rank], [k, v]), {}
-    _go_on(call, state, [rows, *arrays], own.keys, at, list(call.launches(own, at)) or [NOTHING])
-    if line.everywhere:
-        states = dict(zip(state, line.of_all(list(state.values()))))
-        return _combined(call, states, [q, k, v, *arrays], at, made)
+    message = _Message(line, q.device) if line.everywhere else None
+    _go_on(call, state, [rows, *arrays], own.keys, at, list(call.launches(own, at)) or [NOTHING], message and message.room)
+    if message:
+        return _combined(call, message.arrived(), [q, k, v, *arrays], at, made)
     moves = {"state": line.part(2), "rows": line.part(3)}
     travel = _Travel(list(state.values()), [moves[n] for n in state], False)
     came = travel.arrived()

@@ -312,20 +312,6 @@ class _Line:
         """Each of several ranks has all positions."""
         return self.ranks > 1 and all(p == [(0, self.S)] for p in self.pieces) and self.S > 0
 
-    def of_all(self, xs: Sequence[torch.Tensor]) -> List[torch.Tensor]:
-        """[ranks, ..]: the tensors of each rank, of one type, in one message."""
-        sizes = [x.numel() for x in xs]
-        row = torch.cat([x.flatten() for x in xs] + [xs[0].new_zeros(-sum(sizes) % 4)])  # kernels read 16 bytes at a time
-        found = row.new_empty((self.ranks, len(row)))
-        try:
-            if row.is_cuda:
-                dist.all_gather_into_tensor(found, row, group=self.group)
-            else:
-                dist.all_gather(list(found), row, group=self.group)
-        except RuntimeError as e:
-            self.explain(e, [r for r in range(self.ranks) if r != self.rank])
-        return [part.view(self.ranks, *x.shape) for part, x in zip(found[:, : sum(sizes)].split(sizes, 1), xs)]
-
     def part(self, dim: int) -> "_Move":
         """All positions, which every rank has of its own -> a rank's rows of each."""
         return _Move(self, dim, self.pieces, self.S, dim, [[(0, self.rows)]] * self.ranks, self.rows)
@@ -333,6 +319,35 @@ class _Line:
     def turn(self, heads: Sequence[Interval], of: int) -> "_Move":
         """[B, `of` heads, rows of a rank, ..] -> [B, the heads of a rank, all positions, ..]. The reverse adds up heads that several ranks have."""
         return _Move(self, 1, [[h] for h in heads], of, 2, self.pieces, self.S)
+
+
+class _Message:
+    """f32 tensors that each rank gives to all, in one message. A kernel writes this rank's where they travel from (`room`)."""
+
+    def __init__(self, line: _Line, device: torch.device) -> None:
+        self.line, self.device = line, device
+
+    def room(self, shapes: Dict[str, Sequence[int]]) -> Dict[str, torch.Tensor]:
+        """For this rank's tensors, by name. Kernels read 16 bytes at a time: rows of a state begin at such places, and each tensor."""
+        wide = {n: [*s[:-1], -(-s[-1] // 4) * 4] if n == "state" else list(s) for n, s in shapes.items()}
+        sizes = [-(-math.prod(s) // 4) * 4 for s in wide.values()]
+        self.bytes = torch.empty((self.line.ranks, sum(sizes)), dtype=torch.float32, device=self.device)
+        self.tensors = {}
+        for (n, s), part in zip(wide.items(), self.bytes.split(sizes, 1)):
+            self.tensors[n] = part[:, : math.prod(s)].view(self.line.ranks, *s)[..., : shapes[n][-1]]
+        return {n: x[self.line.rank] for n, x in self.tensors.items()}
+
+    def arrived(self) -> Dict[str, torch.Tensor]:
+        """[ranks, ..]: those of all ranks, the same on each."""
+        line, own = self.line, self.bytes[self.line.rank]
+        try:
+            if own.is_cuda and line.ranks > 1:
+                dist.all_gather_into_tensor(self.bytes, own, group=line.group)
+            elif line.ranks > 1:
+                dist.all_gather(list(self.bytes), own, group=line.group)
+        except RuntimeError as e:
+            line.explain(e, [r for r in range(line.ranks) if r != line.rank])
+        return self.tensors
 
 
 class _Move(NamedTuple):

@@ -2,11 +2,11 @@
 """Trains a small random Llama on one process, or with its sequences spread over several; the loss curve is the same.
 
     python3 python/examples/train.py
-    torchrun --nproc_per_node=4 python/examples/train.py --sequence=2 [--device=cuda] [--fsdp] [--method=heads]
+    torchrun --nproc_per_node=4 python/examples/train.py --sequence=2 [--device=cuda] [--fsdp[=batch]] [--method=heads]
 
 Of four processes with --sequence=2 two have the batch, and two the positions of each sequence. Each process computes its rows and positions; the
-keys come to it (attn.Spread); the gradients are added up over all of them, by hand, or with --fsdp by FSDP2 (PyTorch 2.6), which shards the parameters
-over all of them.
+keys come to it (attn.Spread); the gradients are added up over all of them, by hand, or with --fsdp by FSDP2 (PyTorch 2.6). It shards the parameters
+over all processes, or with --fsdp=batch over the other dimension: those that have the same positions of other parts of the batch.
 """
 
 import argparse
@@ -93,25 +93,32 @@ def by_hand(ranks, sequence):
     return rows[part], part
 
 
-def by_fsdp(model, device, ranks, sequence):
-    """Likewise. Parameters are sharded over all processes, of which FSDP2 takes the mean of the gradients."""
+def by_fsdp(model, device, ranks, sequence, over):
+    """Likewise. FSDP2 takes the mean of the gradients of the processes that it shards parameters over."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     kind = torch.device(device).type
     mesh = init_device_mesh(kind, (ranks // sequence, sequence), mesh_dim_names=("dp", "cp"))
-    fully_shard(model, mesh=init_device_mesh(kind, (ranks,)))  # of a large model each layer before
+    fully_shard(model, mesh=mesh["dp"] if over == "batch" else init_device_mesh(kind, (ranks,)))  # of a large model each layer before
     return mesh["cp"], mesh.get_local_rank("dp")
 
 
-def train(steps, device, sequence=1, fsdp=False, **method):
+def add_up(model, rows, fsdp):
+    """The gradients, over the processes that FSDP2 has not added up."""
+    if fsdp != "all":
+        for p in model.parameters():
+            dist.all_reduce(p.grad.to_local() if fsdp else p.grad, group=rows.get_group() if fsdp else None)
+
+
+def train(steps, device, sequence=1, fsdp=None, **method):
     """The loss of each step, of all processes."""
     torch.manual_seed(0)
     model = Llama().to(device)
     spread, positions, group = {}, torch.arange(LENGTH, device=device), 0
     ranks = dist.get_world_size() if dist.is_initialized() else 1
     if ranks > 1:
-        rows, group = by_fsdp(model, device, ranks, sequence) if fsdp else by_hand(ranks, sequence)
+        rows, group = by_fsdp(model, device, ranks, sequence, fsdp) if fsdp else by_hand(ranks, sequence)
         sp = attn.Spread(rows, LENGTH, order="zigzag")
         spread, positions = {"spread": sp, **method}, sp.positions.to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
@@ -123,11 +130,11 @@ def train(steps, device, sequence=1, fsdp=False, **method):
         # a share of the mean over all, so that losses and gradients add up
         loss = torch.nn.functional.cross_entropy(model(tokens, positions, **spread).flatten(0, 1), wanted.flatten(), reduction="sum") / (BATCH * LENGTH)
         optimizer.zero_grad()
-        (loss * ranks if fsdp else loss).backward()  # of which a mean is taken
+        (loss * {"all": ranks, "batch": ranks // sequence}.get(fsdp, 1)).backward()  # of which FSDP2 takes the mean
         total = loss.detach()
         if ranks > 1:
-            for x in [total, *([] if fsdp else [p.grad for p in model.parameters()])]:
-                dist.all_reduce(x)
+            add_up(model, rows, fsdp)
+            dist.all_reduce(total)
         optimizer.step()
         losses.append(float(total))
     return losses
@@ -139,7 +146,7 @@ def main():
     options.add_argument("--steps", type=int, default=12)
     options.add_argument("--sequence", type=int, default=1, help="processes that share the positions of a sequence")
     options.add_argument("--method", choices=("keys", "heads"), help="default: what takes less time")
-    options.add_argument("--fsdp", action="store_true", help="FSDP2 has the parameters, on several processes")
+    options.add_argument("--fsdp", nargs="?", const="all", choices=("all", "batch"), help="FSDP2 shards the parameters over these processes")
     given = options.parse_args()
     device, rank = given.device, int(os.environ.get("RANK", 0))
     if "RANK" in os.environ:  # started by torchrun

@@ -1,9 +1,9 @@
 """attn.Spread over the GPUs of this machine, by NCCL: results and gradients against one GPU, then rates.
 
-    PYTHONPATH=python python3 tests/gpu/ranks.py [--rates | --decode]
+    PYTHONPATH=python python3 tests/gpu/ranks.py [check] [decode] [paged] [compile] [rates] [peers]
 
 Prints a line for each case, then `N passed, N failed`. A rate is that of all ranks; "of one" is the share of a GPU's own rate that each reaches, where
-one GPU does the whole sequence alone (calls one after the other, medians). "chunks" is the method keys with no room for the whole length. Beside
+one GPU does the whole sequence alone (medians of a few calls one after the other, as layers are). "chunks" is the method keys with no room for the whole length. Beside
 them PyTorch's own context parallelism, where it has what the case needs."""
 
 import concurrent.futures
@@ -19,6 +19,7 @@ import torch.multiprocessing as mp
 
 import attn
 from attn import _torch
+from attn._spread import _Message
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -62,8 +63,8 @@ def compare(device, source, inputs, S, D, order, method, dtype, bound):
     return f"{'ok  ' if good else 'FAIL'} {name} {dtype} S {S} D {D} {order} {method}: relative error {worst:.1e}, bound {bound:.1e}", good
 
 
-def median_ms(run, times=7):
-    """Of the slowest rank."""
+def median_ms(run, calls=1, times=7):
+    """Of a call, of as many one after the other; of the slowest rank."""
     run()
     run()
     taken = []
@@ -72,13 +73,26 @@ def median_ms(run, times=7):
         dist.barrier()
         torch.cuda.synchronize()
         begin.record()
-        run()
+        for _ in range(calls):
+            run()
         end.record()
         torch.cuda.synchronize()
-        slowest = torch.tensor(begin.elapsed_time(end), device="cuda")
+        slowest = torch.tensor(begin.elapsed_time(end) / calls, device="cuda")
         dist.all_reduce(slowest, dist.ReduceOp.MAX)
         taken.append(float(slowest))
     return statistics.median(taken)
+
+
+LAYERS = 8  # of a model, in a graph: ranks wait for each other once a layer, and begin together only once a graph
+
+
+def in_graph_us(run):
+    """Of a layer."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(LAYERS):
+            run()
+    return median_ms(graph.replay, 5) * 1e3 / LAYERS
 
 
 def backward(call, tensors):
@@ -88,14 +102,17 @@ def backward(call, tensors):
     return lambda: torch.autograd.grad(o, leaves, do, retain_graph=True)
 
 
+CALLS = 4  # layers of a model, which the host is ahead of
+
+
 def measured(call, tensors):
     """ms, forward and backward; bytes."""
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     with torch.no_grad():
-        forward = median_ms(lambda: call(*tensors))
+        forward = median_ms(lambda: call(*tensors), CALLS)
     most = torch.cuda.max_memory_allocated() - before
-    return forward, median_ms(backward(call, tensors)), most
+    return forward, median_ms(backward(call, tensors), CALLS), most
 
 
 def rates(device, ranks, name, S, orders, inputs):
@@ -117,23 +134,29 @@ def rates(device, ranks, name, S, orders, inputs):
 
 
 def decoding(device, ranks, B, S):
-    """A query for each head, and keys that are spread: us, of calls and in a CUDA graph."""
+    """A query for each head, and keys that are spread: us, of calls and in a CUDA graph, and of what the latter is made of."""
     q, k, v = (x.to(torch.bfloat16) for x in drawn(device, (B, 32, 1, 128), (B, 8, S, 128), (B, 8, S, 128)))
-    module = attn.Attention(library("softmax"), defines={"D": 128, "Dv": 128})
+    defines = {"D": 128, "Dv": 128}
+    module = attn.Attention(library("softmax"), defines=defines)
     rows, keys = attn.Spread(None, 1, "replicated"), attn.Spread(None, S)
     own = [keys.shard(x, 2) for x in (k, v)]
     runs = {"alone": lambda: module(q, k, v), "spread": lambda: module(q, *own, spread=rows, kv_spread=keys)}
+    kernel = attn.compile(library("softmax"), defines=defines, target=_torch._target(device), dtype="bf16", phase="part")
+    at = {"q_offset": S - 1, "Sk_all": S, "kv_first": keys.pieces[keys.rank][0][0]}
+    at = {n: x for n, x in at.items() if n in kernel.part.sizes}
+    message = _Message(keys.within, device)
+    kernel.part(q, *own, **at, out=message.room)
+    states = message.arrived()
+    steps = {"part": lambda: kernel.part(q, *own, **at, out=lambda shapes: {n: x[keys.rank] for n, x in states.items()}), "message": message.arrived,
+             "combination": lambda: kernel.combine(**states, Sk_all=S)}  # fmt: skip
     line, found = f"decoding b{B} keys {S}:", []
-    for name, run in runs.items():
-        with torch.no_grad():
+    with torch.no_grad():
+        for name, run in runs.items():
             found.append(run())
-            called = median_ms(run)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                run()
-            line += f" {name} {called * 1e3:.0f} us, in a graph {median_ms(graph.replay) * 1e3:.0f};"
+            line += f" {name} {median_ms(run, 20) * 1e3:.0f} us, in a graph {in_graph_us(run):.0f};"
+        line += " of which " + ", ".join(f"{name} {in_graph_us(run):.1f}" for name, run in steps.items())
     error = (found[0].float() - found[1].float()).norm() / found[0].float().norm()
-    return f"{line} {error:.1e} apart", bool(error < 1e-2)
+    return f"{line}; {error:.1e} apart", bool(error < 1e-2)
 
 
 PAGE = 16
@@ -149,21 +172,20 @@ def paged(device, ranks, B, S, block):
     pages = attn.SpreadPages(None, block)
     mine = torch.tensor([pages.owner(t * PAGE) == rank for t in range(S // PAGE)], device=device)
     own = table[:, mine].contiguous()
-    runs = {"alone": lambda: kernel(q, k, v, page_table=table, kv_len=lens), "spread": lambda: pages(kernel, q, k, v, page_table=own, kv_len=lens)}
+    own_len = pages.own(lens)
+    runs = {"alone": lambda: kernel(q, k, v, page_table=table, kv_len=lens), "spread": lambda: pages(kernel, q, k, v, page_table=own, kv_len=lens, own_len=own_len)}
     line, found = f"paged decoding b{B} keys {S}, blocks of {block}:", []
     for name, run in runs.items():
-        found.append(run())
-        called = median_ms(run)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            kept = run()
-        found[-1] = kept
-        line += f" {name} {called * 1e3:.0f} us, in a graph {median_ms(graph.replay) * 1e3:.0f};"
+        run()
+        line += f" {name} {median_ms(run, 20) * 1e3:.0f} us, in a graph {in_graph_us(run):.0f};"
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = pages(kernel, q, k, v, page_table=own, kv_len=lens)
     lens -= 5  # lengths may change between replays
     for _ in range(100):
         graph.replay()
     expected = runs["alone"]().float()
-    error = (found[1].float() - expected).norm() / expected.norm()
+    error = (found.float() - expected).norm() / expected.norm()
     return f"{line} {error:.1e} apart", bool(error < 1e-2)
 
 
@@ -234,57 +256,69 @@ def compile_all(names):
             x.result()
 
 
-def process(rank, ranks, store, told):
-    torch.cuda.set_device(rank)
-    device = torch.device("cuda", rank)
-    dist.init_process_group("nccl", init_method="file://" + store, rank=rank, world_size=ranks, timeout=datetime.timedelta(seconds=60))
-    failed = passed = 0
-    for order, method in () if {"--rates", "--decode"} & set(sys.argv) else (("contiguous", "keys"), ("zigzag", "keys"), ("contiguous", "chunks"), ("zigzag", "chunks"), ("zigzag", "heads")):
+def checks(device):
+    for order, method in ("contiguous", "keys"), ("zigzag", "keys"), ("contiguous", "chunks"), ("zigzag", "chunks"), ("zigzag", "heads"):
         for name in CASES:
             if name == "alibi" and method == "heads":  # which reads h
                 continue
             inputs = {"sink": torch.zeros(8, device=device)} if name == "attention_sink" else {}
             for dtype, bound in ((torch.float32, 2e-5), (torch.bfloat16, 1.2e-2)):
-                line, good = compare(device, library(name), inputs, 1000, 64, order, method, dtype, bound)
-                passed, failed = passed + good, failed + (not good)
-                if rank == 0:
-                    print(line, flush=True)
-    for B, S in ((64, 8192), (1, 131072)):
-        line, good = decoding(device, ranks, B, S)
-        passed, failed = passed + good, failed + (not good)
-        if rank == 0:
-            print(line, flush=True)
-    for line, good in (paged(device, ranks, 64, 8192, 16), paged(device, ranks, 1, 131072, 16), paged(device, ranks, 1, 131072, 512), compiled(device)):
-        passed, failed = passed + good, failed + (not good)
-        if rank == 0:
-            print(line, flush=True)
-    for name, S, orders, inputs in () if "--decode" in sys.argv else RATES:
+                yield compare(device, library(name), inputs, 1000, 64, order, method, dtype, bound)
+
+
+def all_rates(device, ranks):
+    for name, S, orders, inputs in RATES:
         given = {n: x(device, S) if callable(x) else x for n, x in inputs.items()}
-        for line in rates(device, ranks, name, S, orders, given):
+        yield from ((line, None) for line in rates(device, ranks, name, S, orders, given))
+
+
+def peers(device, ranks):
+    for rotate in "allgather", "alltoall":
+        try:
+            yield peer(device, ranks, 65536, rotate), None
+        except (AttributeError, ImportError, RuntimeError, TypeError) as e:
+            yield f"PyTorch's, {rotate}: {type(e).__name__}: {e}", None
+
+
+SECTIONS = {
+    "check": lambda device, ranks: checks(device),
+    "decode": lambda device, ranks: (decoding(device, ranks, B, S) for B, S in ((64, 8192), (1, 131072))),
+    "paged": lambda device, ranks: (paged(device, ranks, *case) for case in ((64, 8192, 16), (1, 131072, 16), (1, 131072, 512))),
+    "compile": lambda device, ranks: (compiled(device) for _ in range(1)),
+    "rates": all_rates,
+    "peers": peers,
+}  # fmt: skip
+
+
+def process(rank, ranks, store, told, sections):
+    torch.cuda.set_device(rank)
+    device = torch.device("cuda", rank)
+    dist.init_process_group("nccl", init_method="file://" + store, rank=rank, world_size=ranks, timeout=datetime.timedelta(seconds=60))
+    failed = passed = 0
+    for section in sections:
+        for line, good in SECTIONS[section](device, ranks):
+            passed, failed = passed + (good is True), failed + (good is False)
             if rank == 0:
                 print(line, flush=True)
-    for rotate in () if "--decode" in sys.argv else ("allgather", "alltoall"):
-        try:
-            line = peer(device, ranks, 65536, rotate)
-        except (AttributeError, ImportError, RuntimeError, TypeError) as e:
-            line = f"PyTorch's, {rotate}: {type(e).__name__}: {e}"
-        if rank == 0:
-            print(line, flush=True)
     if rank == 0:
         told.put((passed, failed))
     dist.destroy_process_group()
 
 
-if __name__ == "__main__":
+def main(sections):
     count = torch.cuda.device_count()
     if not count:
         print("SKIPPED: PyTorch sees no GPU\n0 passed, 0 failed")
-        sys.exit(0)
-    if "--decode" not in sys.argv:
-        compile_all(() if "--rates" in sys.argv else CASES)
+        return 0
+    if {"check", "rates"} & set(sections):
+        compile_all(CASES if "check" in sections else ())
     told = mp.get_context("spawn").SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(process, (count, os.path.join(folder, "store"), told), nprocs=count)
+        mp.spawn(process, (count, os.path.join(folder, "store"), told, sections), nprocs=count)
     passed, failed = told.get()
     print(f"{passed} passed, {failed} failed")
-    sys.exit(failed > 0)
+    return failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:] or list(SECTIONS)))

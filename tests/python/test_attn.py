@@ -205,6 +205,10 @@ class Python(unittest.TestCase):
         mine = np.zeros((2, 4, 3, 2), np.float32)
         self.assertIs(self.sum(q, k, v, bias=bias, scale=2, q_offset=0, out=mine), mine)
         np.testing.assert_array_equal(mine, o)
+        asked = []
+        found = self.sum(q, k, v, bias=bias, scale=2, q_offset=0, emit="rows", out=lambda shapes: asked.append(shapes) or {"o": mine})
+        self.assertIs(found[0], mine)
+        self.assertEqual(asked, [{"o": (2, 4, 3, 2), "rows": (2, 4, 3)}])
 
     def test_out_overlaps(self):
         q, k, v, bias = arguments(sk=5)

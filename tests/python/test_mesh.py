@@ -10,6 +10,7 @@ import unittest
 import unittest.mock
 
 import torch
+import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
@@ -165,23 +166,31 @@ def work_of_fsdp(rank, ranks, group):
     alone(x).square().mean().backward()
     own = x.chunk(2, 0)[mesh.get_local_rank("dp")].chunk(2, 1)[mesh.get_local_rank("cp")]
     # A mean over equal shares is the mean of all. FSDP2 of PyTorch 2.6 adds up over gloo, where over NCCL it takes the mean.
-    for wrap, added in ((lambda m: fully_shard(m, mesh=init_device_mesh("cpu", (4,))), ranks), (DistributedDataParallel, 1)):
+    for wrap, left, added in (
+        (lambda m: fully_shard(m, mesh=init_device_mesh("cpu", (4,))), None, ranks),
+        (lambda m: fully_shard(m, mesh=mesh["dp"]), mesh.get_group("cp"), ranks),  # where all parts of a sequence have all parameters
+        (DistributedDataParallel, None, 1),
+    ):
         model = wrap(Layer(mesh["cp"]))
         model(own).square().mean().backward()
         for (name, p), (_, wanted) in zip(model.named_parameters(), alone.named_parameters()):
-            close((p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad) / added, wanted.grad, name)
+            grad = p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad
+            if left:
+                dist.all_reduce(grad, group=left)
+            close(grad / added, wanted.grad, name)
 
 
 def work_of_the_example(rank, ranks, group):
-    """python/examples/train.py with FSDP2 over the other dimension has the losses of one process."""
+    """python/examples/train.py with FSDP2, over all processes or over the other dimension, has the losses of one process."""
     sys.path.insert(0, os.path.join(HERE, "..", "..", "python", "examples"))
     import train
 
     stream_of_cpus()
     with unittest.mock.patch.object(train.dist, "is_initialized", lambda: False):
         alone = train.train(5, "cpu")
-    spread = train.train(5, "cpu", 2, True)
-    assert max(abs(a - b) for a, b in zip(alone, spread)) < 1e-3 and alone[-1] < alone[0] / 2, (alone, spread)
+    for over in "all", "batch":
+        spread = train.train(5, "cpu", 2, over)
+        assert max(abs(a - b) for a, b in zip(alone, spread)) < 1e-3 and alone[-1] < alone[0] / 2, (over, alone, spread)
 
 
 class Mesh(unittest.TestCase):
