@@ -1,7 +1,7 @@
 #!/bin/sh
-# format.sh ATTNC [--write]: the sources of the tree are in the form that `attnc fmt` gives them, or get it. In tests/lang those that do not parse, which
+# format.sh [ATTNC [--write]], by default build/attnc: the sources of the tree are in the form that `attnc fmt` gives them, or get it. In tests/lang those that do not parse, which
 # are tests of mistakes, have no such form.
-attnc=$1
+attnc=${1:-build/attnc}
 # Line ends, a byte order mark and comments between tokens are what these test; of the others, mistakes are expected on a
 # line that several statements share.
 as_they_are=" byte_order_mark comments crlf
