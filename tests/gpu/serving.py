@@ -241,6 +241,7 @@ def packed_kernel(name, D):
     return compiled.made[name, D].kernels[0]
 
 
+@torch.enable_grad()
 def packed_derivative(name, q, k, v, do, starts, keys):
     """dq, dk, dv in float64, document by document; NaN where there is none."""
     found = [torch.full(x.shape, float("nan"), dtype=torch.float64) for x in (q, k, v)]
@@ -289,6 +290,7 @@ def test_gradients_of_packed_documents():
                     own = rows[x != "dq"]
                     assert bool((out[x][~own].isnan() | (out[x][~own] == 0)).all()), f"{name}, {x}: rows of nobody are written"
                     near(out[x][own], want[own.cpu()], f"{name}, {D} columns, {H} and {HKV} heads, round {n}: {x}")
+
 
 def test_again_and_on_two_streams():
     kernel, x = compiled("causal", "paged"), Batch(16, 8, 2, 16, 40, 300, 64)
