@@ -63,7 +63,7 @@ def compare(device, source, inputs, S, D, order, method, dtype, bound):
     return f"{'ok  ' if good else 'FAIL'} {name} {dtype} S {S} D {D} {order} {method}: relative error {worst:.1e}, bound {bound:.1e}", good
 
 
-def median_ms(run, calls=1, times=7):
+def median_ms(run, calls=1, times=5):
     """Of a call, of as many one after the other; of the slowest rank."""
     run()
     run()
@@ -92,7 +92,7 @@ def in_graph_us(run):
     with torch.cuda.graph(graph):
         for _ in range(LAYERS):
             run()
-    return median_ms(graph.replay, 5) * 1e3 / LAYERS
+    return median_ms(graph.replay, 4) * 1e3 / LAYERS
 
 
 def backward(call, tensors):
@@ -102,7 +102,7 @@ def backward(call, tensors):
     return lambda: torch.autograd.grad(o, leaves, do, retain_graph=True)
 
 
-CALLS = 4  # layers of a model, which the host is ahead of
+CALLS = 3  # layers of a model, which the host is ahead of
 
 
 def measured(call, tensors):
