@@ -93,25 +93,17 @@ static bool reads_integers(const Cg *cg) {
     return false;
 }
 
-typedef struct Whole {
-    const Cg *cg;
-    bool any; // it may be the least i32
-} Whole;
-
-static void find_any_number(void *ctx, const Ex *e) {
-    Whole *w = ctx;
-    w->any |= e->op == EX_LOAD || e->op == EX_SHL || e->op == EX_MUL || e->op == EX_BXOR ||
-              e->op == EX_BNOT || e->op == EX_CONV;
-    if (e->op == EX_SYM)
-        w->any |= e->sym == SYM_SCALAR || (e->sym == SYM_PARAM && reads_integers(w->cg));
+// It may be the least i32.
+static bool is_any_number(void *ctx, const Ex *e) {
+    return e->op == EX_LOAD || e->op == EX_SHL || e->op == EX_MUL || e->op == EX_BXOR ||
+           e->op == EX_BNOT || e->op == EX_CONV || ex_is_sym(e, SYM_SCALAR, -1) ||
+           (ex_is_sym(e, SYM_PARAM, -1) && reads_integers(ctx));
 }
 
 // |x| for an x that is made of inputs or products, and may be the least i32; NULL where no such is.
 static Val any_abs(Cg *cg, const Ex *e, const Val *v) {
-    Whole w = {cg, false};
     if (e->op != EX_ABS || cg->target->kind != KIND_NVPTX) return NULL;
-    ex_visit(e->args[0], find_any_number, &w);
-    return w.any ? cg->hooks->math(cg, EX_ABS, v) : NULL;
+    return ex_any(e->args[0], is_any_number, cg) ? cg->hooks->math(cg, EX_ABS, v) : NULL;
 }
 
 // ---- floats

@@ -413,22 +413,37 @@ int ex_weight(const Ex *e) {
     return e->op == EX_DIV || e->op == EX_MOD ? 10 : 1;
 }
 
-typedef struct Use {
-    ExSym sym;
-    int index;
-    bool found;
-} Use;
+bool ex_any(const Ex *e, bool (*is)(void *ctx, const Ex *e), void *ctx) {
+    Arena *scratch = arena_new();
+    const Ex **order;
+    int n = ex_order(scratch, &e, 1, &order), i = 0;
+    while (i < n && !is(ctx, order[i])) i++;
+    arena_free(scratch);
+    return i < n;
+}
 
-static void find_use(void *ctx, const Ex *e) {
-    Use *u = ctx;
-    if (e->op == EX_SYM && e->sym == u->sym && (u->index < 0 || e->index == u->index))
-        u->found = true;
+static bool is_use(void *ctx, const Ex *e) {
+    const Subst *s = ctx;
+    return ex_is_sym(e, s->sym, s->index);
 }
 
 bool ex_uses(const Ex *e, ExSym sym, int index) {
-    Use u = {sym, index, false};
-    ex_visit(e, find_use, &u);
-    return u.found;
+    return ex_any(e, is_use, &(Subst){sym, index, NULL});
+}
+
+static bool is_it(void *ctx, const Ex *e) { return e == ctx; }
+
+bool ex_holds(const Ex *e, const Ex *part) { return ex_any(e, is_it, (void *)part); }
+
+static bool is_read(void *ctx, const Ex *e) {
+    (void)ctx;
+    return e->op == EX_LOAD;
+}
+
+bool ex_reads(const Ex *e) { return ex_any(e, is_read, NULL); }
+
+bool ex_is_sym(const Ex *e, ExSym sym, int index) {
+    return e->op == EX_SYM && e->sym == sym && (index < 0 || e->index == index);
 }
 
 bool ex_is_f32(const Ex *e, float v) { return e->op == EX_CONST && e->type == EX_F32 && e->f == v; }

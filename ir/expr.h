@@ -102,7 +102,11 @@ ExMemo *ex_simple(ExPool *p); // what simplifying made of the pool's expressions
 // The nodes of e that are not known, and not only under one that is; in the same order.
 int ex_order_beyond(Arena *a, const ExMemo *known, const Ex *e, const Ex ***order);
 int ex_weight(const Ex *e); // about how many instructions the node is, without its arguments
-bool ex_uses(const Ex *e, ExSym sym, int index); // index -1: any
+bool ex_any(const Ex *e, bool (*is)(void *ctx, const Ex *e), void *ctx); // of its nodes
+bool ex_uses(const Ex *e, ExSym sym, int index);                         // index -1: any
+bool ex_holds(const Ex *e, const Ex *part);
+bool ex_reads(const Ex *e);                        // an input
+bool ex_is_sym(const Ex *e, ExSym sym, int index); // index -1: any
 bool ex_is_f32(const Ex *e, float v);
 bool ex_is_i32(const Ex *e, int32_t v);
 

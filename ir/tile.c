@@ -364,22 +364,12 @@ bool tile_has_lanes(const TileKernel *k) {
     return k->schedule.lane_axis >= 0 && k->schedule.warps == 1;
 }
 
-typedef struct Own {
-    const TileProgram *p;
-    bool found;
-} Own;
-
-static void find_own(void *ctx, const Ex *e) {
-    Own *own = ctx;
-    if (e->op == EX_SYM && e->sym == SYM_SIZE && e->index < own->p->sizes.n)
-        own->found |= own->p->sizes.data[e->index].own;
+static bool is_own(void *ctx, const Ex *e) {
+    const TileProgram *p = ctx;
+    return ex_is_sym(e, SYM_SIZE, -1) && e->index < p->sizes.n && p->sizes.data[e->index].own;
 }
 
-bool tile_is_own(const TileProgram *p, const Ex *e) {
-    Own own = {p, false};
-    ex_visit(e, find_own, &own);
-    return own.found;
-}
+bool tile_is_own(const TileProgram *p, const Ex *e) { return ex_any(e, is_own, (void *)p); }
 
 int tile_grid_rows(const TileKernel *k) {
     for (int i = 0; i < k->ngrid; i++)
@@ -412,18 +402,14 @@ const Ex *tile_points(ExPool *x, const TileKernel *k, int dim) {
     return ex_2(x, EX_DIV, more, by);
 }
 
-static void find_one(void *ctx, const Ex *e) {
-    Own *own = ctx;
-    bool size = e->op == EX_SYM && e->sym == SYM_SIZE && own->p->sizes.data[e->index].own;
-    own->found |= e->op == EX_LOAD || (e->op == EX_SYM && e->sym == SYM_B) ||
-                  (size && !tile_is_common(own->p, e->index));
+static bool is_of_one(void *ctx, const Ex *e) {
+    return e->op == EX_LOAD || ex_is_sym(e, SYM_B, -1) ||
+           (is_own(ctx, e) && !tile_is_common(ctx, e->index));
 }
 
 bool tile_is_common(const TileProgram *p, int size) {
-    Own of_one = {p, false};
-    if (!p->sizes.data[size].own || p->sizes.data[size].over) return p->sizes.data[size].own;
-    ex_visit(p->sizes.data[size].def, find_one, &of_one);
-    return !of_one.found;
+    const TileSize *s = &p->sizes.data[size];
+    return s->own && (s->over || !ex_any(s->def, is_of_one, (void *)p));
 }
 
 TileValue *tile_pipe_of(const TileValue *v) {
@@ -508,6 +494,12 @@ void tile_map_exprs(TileOp *op, const Ex *(*map)(void *ctx, const Ex *e), void *
         if (op->coord[i].tile) op->coord[i].tile = map(ctx, op->coord[i].tile);
     }
     for (int i = 0; i < op->outs.n; i++) op->outs.data[i].body = map(ctx, op->outs.data[i].body);
+}
+
+bool tile_map_any(const TileOp *map, bool (*is)(void *ctx, const Ex *e), void *ctx) {
+    for (int i = 0; i < map->outs.n; i++)
+        if (ex_any(map->outs.data[i].body, is, ctx)) return true;
+    return false;
 }
 
 // ---- cloning and copying

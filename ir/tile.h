@@ -479,6 +479,8 @@ bool tile_is_bound(const TileKernel *k); // has a BOUND
 void tile_replace(TileBlock *b, const TileValue *from, TileValue *to);
 // Rewrites the op's own expressions (not those of a loop's body).
 void tile_map_exprs(TileOp *op, const Ex *(*map)(void *ctx, const Ex *e), void *ctx);
+// Of the nodes of a map's results.
+bool tile_map_any(const TileOp *map, bool (*is)(void *ctx, const Ex *e), void *ctx);
 // Deep copy of a loop (or any op) with its body, not yet in a block; uses of outer values stay,
 // inner ones are fresh. map(ctx, e) rewrites every expression on the way (NULL: keep).
 TileOp *tile_clone(TileProgram *p, TileKernel *k, const TileOp *op,

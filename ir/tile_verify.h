@@ -19,7 +19,6 @@ typedef struct Verify {
     bool *defined;           // by id: somewhere in the kernel
     Arrival *arrival;        // by id of a buffer
     bool bound[TILE_MAX_AXES];
-    bool foreign; // a load of what is no such tensor was found (verify_own)
     bool grid_b, grid_h;
     int depth;          // of loops
     int steps;          // of those that have a step

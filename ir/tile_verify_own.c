@@ -4,10 +4,9 @@
 // of, the tensors that say where rows lie and sizes before them; and are there just where the layout has sequences.
 #include "ir/tile_verify.h"
 
-static void find_foreign(void *ctx, const Ex *e) {
-    Verify *V = ctx;
-    if (e->op != EX_LOAD) return;
-    V->foreign |= !tile_is_index(&V->p->tensors.data[V->p->inputs.data[e->input]]);
+static bool is_foreign(void *ctx, const Ex *e) {
+    const TileProgram *p = ctx;
+    return e->op == EX_LOAD && !tile_is_index(&p->tensors.data[p->inputs.data[e->input]]);
 }
 
 // The sizes that sequences have of their own, over those before them and what launches know.
@@ -24,7 +23,6 @@ bool verify_own(Verify *V) {
                    .tile = -1};
         if (!z->own) continue;
         any = V->grid_b = true;
-        V->foreign = false;
         bool good = verify_ex(V, z->def, EX_I32, &s);
         V->grid_b = false;
         if (!good) return false;
@@ -35,8 +33,8 @@ bool verify_own(Verify *V) {
         if (z->over && z->over != EX_ROWSUM && z->over != EX_ROWMAX)
             return verify_fail(V, "%s is no sum and no maximum of sequences", z->name);
         if (z->over && !verify_ex(V, z->among, EX_I32, &launch)) return false;
-        ex_visit(z->def, find_foreign, V);
-        if (V->foreign) return verify_fail(V, "%s reads what says nothing of rows", z->name);
+        if (ex_any(z->def, is_foreign, (void *)p))
+            return verify_fail(V, "%s reads what says nothing of rows", z->name);
         for (int j = i; j < p->sizes.n; j++)
             if (p->sizes.data[j].own && ex_uses(z->def, SYM_SIZE, j) &&
                 (!tile_is_common(p, j) || tile_is_common(p, i)))

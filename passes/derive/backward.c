@@ -133,24 +133,17 @@ static Poly attained(Derivative *d, int k, const Ex *psi) {
 
 // ---- gradients of reductions
 
-typedef struct Steep {
-    ClassEnv env;
-    bool found;
-} Steep;
-
-static void find_pole(void *ctx, const Ex *e) {
-    Steep *f = ctx;
+static bool is_pole(void *ctx, const Ex *e) {
+    const ClassEnv *env = ctx;
     bool power = e->op == EX_POW && e->args[1]->op == EX_CONST && e->args[1]->f < 0,
          first = e->op == EX_RCP || e->op == EX_RSQRT || e->op == EX_LOG || e->op == EX_LOG2;
     const Ex *base = e->op == EX_DIV ? e->args[1] : first || power ? e->args[0] : NULL;
-    f->found |=
-        base && class_of(base, &f->env) & CL_ZERO && class_of(e, &f->env) & ~(unsigned)CL_FINITE;
+    return base && class_of(base, env) & CL_ZERO && class_of(e, env) & ~(unsigned)CL_FINITE;
 }
 
 static bool has_pole(const Ex *slope, const ClassSet *r) {
-    Steep f = {{.s = CL_FINITE, .r = r, .wild_scores = ex_uses(slope, SYM_DOT, 0)}, false};
-    ex_visit(slope, find_pole, &f);
-    return f.found;
+    ClassEnv env = {.s = CL_FINITE, .r = r, .wild_scores = ex_uses(slope, SYM_DOT, 0)};
+    return ex_any(slope, is_pole, &env);
 }
 
 // By numbers of the pair. Where one of the row or of positions alone is a divisor of 0, the formula itself is infinite.
@@ -297,7 +290,8 @@ static bool uses_extremum(const RowProgram *row, const Ex *e) {
 
 // Whether a small error of a dot product is a large one of e: in an exponent that is a multiple of it, and beside an extremum,
 // but for sums and products.
-static bool is_sensitive(const RowProgram *row, const Ex *e) {
+static bool is_sensitive(void *ctx, const Ex *e) {
+    const RowProgram *row = ctx;
     switch ((int)e->op) {
     case EX_EXP:
     case EX_EXP2: return !row_dots_small(row, e->args[0]);
@@ -316,17 +310,11 @@ static bool is_sensitive(const RowProgram *row, const Ex *e) {
     return row_has_element(e) && uses_extremum(row, e);
 }
 
-static void ask(void *ctx, const Ex *e) {
-    Backward *b = ctx;
-    b->same_dots |= is_sensitive(b->row, e);
-}
-
 static void ask_dots(Derivative *d) {
-    ex_visit(d->weight, ask, d->out);
-    for (int k = 0; k < d->row->reduces.n; k++) {
-        ex_visit(d->f[k], ask, d->out);
-        d->out->same_dots |= d->out->found[k];
-    }
+    void *row = (void *)d->out->row;
+    d->out->same_dots |= ex_any(d->weight, is_sensitive, row);
+    for (int k = 0; k < d->row->reduces.n; k++)
+        d->out->same_dots |= ex_any(d->f[k], is_sensitive, row) || d->out->found[k];
 }
 
 static Backward *derive(Arena *a, const Stream *s) {

@@ -34,31 +34,14 @@ typedef struct Sum {
     bool full;
 } Sum;
 
-static bool is_moving(const Sum *s, const Ex *e) {
-    if (e->op != EX_SYM || e->sym != SYM_R) return false;
-    return s->row->motion[e->index] == NF_RISING || s->row->motion[e->index] == NF_FALLING;
+static bool is_moving(void *ctx, const Ex *e) {
+    const NfRow *row = ((const Sum *)ctx)->row;
+    if (!ex_is_sym(e, SYM_R, -1)) return false;
+    return row->motion[e->index] == NF_RISING || row->motion[e->index] == NF_FALLING;
 }
 
-typedef struct Find {
-    const Sum *sum;
-    bool moving, element;
-} Find;
-
-static void find_one(void *ctx, const Ex *e) {
-    Find *f = ctx;
-    f->moving |= is_moving(f->sum, e);
-    f->element |= e->op == EX_SYM && (e->sym == SYM_S || e->sym == SYM_KV_IDX);
-}
-
-static Find find_in(const Sum *s, const Ex *e) {
-    Find f = {s, false, false};
-    ex_visit(e, find_one, &f);
-    return f;
-}
-
-static bool is_known(const Sum *s, const Ex *e) {
-    Find f = find_in(s, e);
-    return !f.moving && !f.element;
+static bool is_known(Sum *s, const Ex *e) {
+    return !row_has_element(e) && !ex_any(e, is_moving, s);
 }
 
 static void add_term(Sum *s, const Ex *e, double times, const Ex *scale) {
@@ -98,7 +81,7 @@ static void gather_clamp(Sum *s, const Ex *e, double times, const Ex *scale, int
     const Ex *moving = e->args[!known];
     bool from_start =
         is_moving(s, moving) && (s->row->motion[moving->index] == NF_RISING) == (e->op == EX_MAX);
-    if (!is_known(s, e->args[known]) || !find_in(s, moving).moving)
+    if (!is_known(s, e->args[known]) || !ex_any(moving, is_moving, s))
         add_term(s, e, times, scale);
     else if (s->keys) {
         s->loose |= !from_start;

@@ -54,20 +54,10 @@ static void differentiate(ChunkBack *back, ChunkPieceId id, const Ex *e) {
         add(&s, &back->piece[id], e, s.read.data[i], grad_input(back->c->rec, s.read.data[i]));
 }
 
-typedef struct Reads {
-    const RecProgram *rec;
-    bool any;
-} Reads;
-
-static void find_grad(void *ctx, const Ex *e) {
-    Reads *r = ctx;
-    r->any |= grad_input(r->rec, e) >= 0;
-}
+static bool is_grad(void *ctx, const Ex *e) { return grad_input(ctx, e) >= 0; }
 
 static bool has_gradient(const RecProgram *rec, const Ex *e) {
-    Reads r = {rec, false};
-    ex_visit(e, find_grad, &r);
-    return r.any;
+    return ex_any(e, is_grad, (void *)rec);
 }
 
 // Where e is 0, so is its derivative. `powers`: and it is a power, whose exponent has the derivative.

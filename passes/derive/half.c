@@ -31,7 +31,6 @@ typedef struct Half {
     ExMemo damped; // nodes that a logarithm or a quotient stands over
     bool any;      // exponentials that may not fit
     bool failed;   // to shift one
-    bool extremum; // in the current exponent
 } Half;
 
 // ---- exponents
@@ -57,10 +56,9 @@ static void take_apart(ExPool *p, const Ex *e, bool minus, Parts *to, int depth)
     *part = sum(p, *part, e, minus);
 }
 
-static void find_extremum(void *ctx, const Ex *e) {
-    Half *h = ctx;
-    h->extremum |=
-        e->op == EX_SYM && e->sym == SYM_R && h->out->reduces.data[e->index].op != EX_ROWSUM;
+static bool is_extremum(void *ctx, const Ex *e) {
+    const RowProgram *row = ctx;
+    return ex_is_sym(e, SYM_R, -1) && row->reduces.data[e->index].op != EX_ROWSUM;
 }
 
 static void damp(void *ctx, const Ex *e) {
@@ -78,10 +76,8 @@ static void find_damped(void *ctx, const Ex *e) {
 
 static bool is_bounded(Half *h, const Ex *e) {
     const Ex *x = e->args[0];
-    h->extremum = false;
-    ex_visit(x, find_extremum, h);
     double most = log(HALF_MOST) / (e->op == EX_EXP ? 1 : log(2));
-    return h->extremum || row_below(h->out, x, most);
+    return ex_any(x, is_extremum, h->out) || row_below(h->out, x, most);
 }
 
 // ---- the shift

@@ -455,22 +455,12 @@ static Nf nf_node(Ctx *c, const Ex *e) {
 
 // ---- which of the two elements
 
-typedef struct Find {
-    const Ex *e;
-    bool found;
-} Find;
-
-static void find_one(void *ctx, const Ex *e) {
-    Find *f = ctx;
-    f->found |= e == f->e;
-}
-
 static bool is_node(const Ctx *c, const Ex *e) {
-    Find f = {e, form_of(c, e) != NULL};
     const NfRow *row = c->row;
-    for (int k = 0; k < row->program->reduces.n && !f.found; k++)
-        if (row->reduced[k]) ex_visit(row->reduced[k], find_one, &f);
-    return f.found;
+    bool found = form_of(c, e) != NULL;
+    for (int k = 0; k < row->program->reduces.n && !found; k++)
+        found = row->reduced[k] && ex_holds(row->reduced[k], e);
+    return found;
 }
 
 // Whether it is one of the formula's numbers, here or in a reduction.

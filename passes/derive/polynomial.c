@@ -42,18 +42,14 @@ static bool is_indicator(const Ex *e) {
     return (ex_is_f32(a, 1) && ex_is_f32(b, 0)) || (ex_is_f32(a, 0) && ex_is_f32(b, 1));
 }
 
-static void find_key(void *ctx, const Ex *e) {
-    bool key = e->op == EX_SYM && e->sym != SYM_R && e->sym != SYM_B && e->sym != SYM_H &&
-               e->sym != SYM_Q_IDX && e->sym != SYM_SIZE && e->sym != SYM_SCALAR &&
-               e->sym != SYM_ROW && e->sym != SYM_DEMIT;
-    *(bool *)ctx |= key;
+static bool is_key(void *ctx, const Ex *e) {
+    (void)ctx;
+    return e->op == EX_SYM && e->sym != SYM_R && e->sym != SYM_B && e->sym != SYM_H &&
+           e->sym != SYM_Q_IDX && e->sym != SYM_SIZE && e->sym != SYM_SCALAR && e->sym != SYM_ROW &&
+           e->sym != SYM_DEMIT;
 }
 
-bool poly_is_of_row(const Ex *e) {
-    bool key = false;
-    ex_visit(e, find_key, &key);
-    return !key;
-}
+bool poly_is_of_row(const Ex *e) { return !ex_any(e, is_key, NULL); }
 
 static Poly terms_to_poly(Terms t) { return (Poly){t.n, t.data}; }
 

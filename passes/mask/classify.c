@@ -330,12 +330,8 @@ static void split_loop(Classify *c) {
     share_steps(c, &full, partial, total);
 }
 
-static void find_mask(void *ctx, const Ex *e) {
-    if (e->op == EX_SYM && e->sym == SYM_MASK) *(bool *)ctx = true;
-}
-
 static const Ex *look_for_mask(void *ctx, const Ex *e) {
-    ex_visit(e, find_mask, ctx);
+    *(bool *)ctx |= ex_uses(e, SYM_MASK, -1);
     return e;
 }
 

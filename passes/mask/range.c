@@ -21,22 +21,6 @@ static int64_t floor_div(int64_t a, int64_t b) {
 
 // ---- what varies
 
-typedef struct Uses {
-    int axis;
-    bool yes;
-} Uses;
-
-static void find_pos(void *ctx, const Ex *e) {
-    Uses *u = ctx;
-    if (e->op == EX_SYM && e->sym == SYM_POS && e->index == u->axis) u->yes = true;
-}
-
-bool range_uses(const Ex *e, int axis) {
-    Uses u = {axis, false};
-    ex_visit(e, find_pos, &u);
-    return u.yes;
-}
-
 // Anything that is bound per element counts: another axis' position, an operand of a map.
 static bool varies_itself(const Ex *e) {
     return e->op == EX_SYM &&
@@ -567,7 +551,7 @@ Linear linear_sign(RangeCtx *c, Linear l) {
     int64_t coef = l.term[x.largest].coef, by = llabs(coef), rest = x.size - x.most;
     int64_t most = rest / by + 1;
     l.ok = rest <= RANGE_SUM;
-    if (!l.ok || range_uses(e, c->k_axis)) return l; // the key is what is asked for
+    if (!l.ok || ex_uses(e, SYM_POS, c->k_axis)) return l; // the key is what is asked for
     l.ok = rest + by * most <= RANGE_SUM;
     if (!l.ok) return l;
     e = simp_2(c->pool, EX_MIN, e, num(c->pool, most));

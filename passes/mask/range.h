@@ -68,7 +68,6 @@ typedef struct RangeCtx {
 void range_init(RangeCtx *c, ExPool *p, int q_axis, int k_axis, const Ex *q0, const Ex *q1,
                 const Ex *k0, const Ex *k1);
 bool range_varies(RangeCtx *c, const Ex *e); // depends on one of the two positions
-bool range_uses(const Ex *e, int axis);      // on this one
 
 Range range_of(RangeCtx *c, const Ex *e);            // of an i32
 FloatRange range_of_float(RangeCtx *c, const Ex *e); // of an f32; range_float.c

@@ -264,7 +264,7 @@ static KeySet solve_le(Solve *s, Linear d) {
     if (!d.ok || s->budget-- <= 0) return unknown_keys(s);
     int holder = -1, holders = 0;
     for (int i = 0; i < d.n; i++)
-        if (range_uses(d.term[i].e, s->c->k_axis)) holder = i, holders++;
+        if (ex_uses(d.term[i].e, SYM_POS, s->c->k_axis)) holder = i, holders++;
     if (!holders) return solve_queries(s, &d);
     if (holders > 1) return unknown_keys(s);
     if (d.term[holder].e->op != EX_SYM) return solve_term(s, &d, holder);

@@ -39,10 +39,6 @@ static bool is_word(const Dense *a, const Ex *e) {
            !tile_lead_varies(a->map, e, columns) && pass_expr_axes(a->k, a->map, e) == both;
 }
 
-static void find_param(void *ctx, const Ex *e) {
-    *(bool *)ctx |= e->op == EX_SYM && e->sym == SYM_PARAM;
-}
-
 // An operand is written out: a row's index that was made before.
 static const Ex *written_out(void *ctx, ExPool *x, const Ex *e) {
     const Dense *a = ctx;
@@ -60,10 +56,8 @@ static const Ex *read_dense(void *ctx, ExPool *x, const Ex *e) {
     Dense *a = ctx;
     if (e->op != EX_LOAD || !is_word(a, e)) return e;
     const Ex *as_it_was = e;
-    bool left = false;
     e = ex_map(x, e, written_out, a);
-    ex_visit(e, find_param, &left);
-    if (left) return as_it_was;
+    if (ex_uses(e, SYM_PARAM, -1)) return as_it_was;
     for (TileOp *op = a->loop->body.first; op != a->map; op = op->next)
         if (pass_reads_dense(op) && op->outs.data[0].body == e)
             return pass_operand(a->p, a->map, op->results.data[0]);
@@ -99,10 +93,10 @@ static bool is_position(const TileTensor *t, const Ex *e, int axis) {
     return e->op == EX_SYM && e->sym == SYM_POS && e->index == axis;
 }
 
-static void find_place(void *ctx, const Ex *e) {
-    bool place =
-        e->op == EX_SYM && (e->sym == SYM_POS || e->sym == SYM_PARAM || e->sym == SYM_MASK);
-    *(bool *)ctx |= place || e->op == EX_LOAD;
+static bool is_place(void *ctx, const Ex *e) {
+    (void)ctx;
+    return e->op == EX_LOAD ||
+           (e->op == EX_SYM && (e->sym == SYM_POS || e->sym == SYM_PARAM || e->sym == SYM_MASK));
 }
 
 // Rows are the grid's and columns the loop's; all else is the same for the tile.
@@ -111,7 +105,7 @@ static bool is_tile(const Dense *a, const Ex *e) {
     int n = t->rank, rows = tile_grid_axis(a->k);
     bool elsewhere = false;
     if (n < 2 || t->role != TENSOR_INPUT || t->rows || !dtype_half(t->dtype)) return false;
-    for (int d = 0; d + 2 < n; d++) ex_visit(e->args[d], find_place, &elsewhere);
+    for (int d = 0; d + 2 < n; d++) elsewhere |= ex_any(e->args[d], is_place, NULL);
     return !elsewhere && is_position(t, e->args[n - 2], rows) &&
            is_position(t, e->args[n - 1], a->loop->axis) &&
            t->extent[n - 2] == a->k->axes[rows].size &&

@@ -12,14 +12,10 @@
 
 enum { GROUP_ROWS = 64 }; // of queries, of a warpgroup
 
-static void find_load(void *ctx, const Ex *e) { *(bool *)ctx |= e->op == EX_LOAD; }
-
 // The last key that some of the rows sees, or NULL: not known, or the same for all tiles of rows.
 static const Ex *last_key(TileProgram *p, const TileKernel *k, int keys) {
     int rows = tile_grid_axis(k);
-    bool loads = false;
-    ex_visit(k->mask, find_load, &loads);
-    if (rows < 0 || loads) return NULL;
+    if (rows < 0 || ex_reads(k->mask)) return NULL;
     const Ex *row = ex_sym(p->pool, SYM_TILE, rows, EX_I32); // stands for the first row
     RangeCtx c;
     range_init(&c, p->pool, rows, keys, row,

@@ -57,16 +57,12 @@ static bool is_put(const Block *b, const TileValue *v) {
     return b->k.purpose == PURPOSE_CHUNK_GRADIENTS && pass_goes_through(b->p, &b->k, v);
 }
 
-static void find_mask(void *ctx, const Ex *e) {
-    *(bool *)ctx |= e->op == EX_SYM && e->sym == SYM_MASK;
-}
-
 // Loops that the one around an operation becomes, at most (passes/mask/classify.c).
 static int classes_of(const TileKernel *k, const TileOp *op) {
     bool masked = false;
     const TileOp *loop = op->block->owner;
     for (const TileOp *in = loop ? loop->body.first : NULL; in; in = in->next)
-        for (int i = 0; i < in->outs.n; i++) ex_visit(in->outs.data[i].body, find_mask, &masked);
+        for (int i = 0; i < in->outs.n; i++) masked |= ex_uses(in->outs.data[i].body, SYM_MASK, -1);
     return !masked ? 1 : tile_is_bound(k) ? 3 : 2;
 }
 

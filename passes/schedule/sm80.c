@@ -29,28 +29,19 @@ enum {
 
 // ---- extents
 
-typedef struct Dense {
-    const TileOp *map;
-    int key_axis;
-    bool found;
-} Dense;
-
-// Inputs with a number for each query and key.
-static void find_dense(void *ctx, const Ex *e) {
-    Dense *d = ctx;
-    if (!tile_ends_along(e, d->key_axis)) return;
-    for (int i = 0; i < d->map->naxes; i++) {
-        int axis = d->map->axes[i];
-        d->found |= axis != d->key_axis && tile_lead_varies(d->map, e, axis);
-    }
+// A number of an input for each query and key.
+static bool is_dense(void *ctx, const Ex *e) {
+    const TileOp *map = ctx;
+    int keys = map->block->owner->axis;
+    for (int i = 0; i < map->naxes && tile_ends_along(e, keys); i++)
+        if (map->axes[i] != keys && tile_lead_varies(map, e, map->axes[i])) return true;
+    return false;
 }
 
 static bool map_reads_dense(const TileOp *map) {
     const TileOp *loop = map->block->owner;
-    if (map->kind != TILE_MAP || !loop || loop->kind != TILE_LOOP) return false;
-    Dense d = {map, loop->axis, false};
-    for (int i = 0; i < map->outs.n; i++) ex_visit(map->outs.data[i].body, find_dense, &d);
-    return d.found;
+    return map->kind == TILE_MAP && loop && loop->kind == TILE_LOOP &&
+           tile_map_any(map, is_dense, (void *)map);
 }
 
 static bool reads_dense(const TileProgram *p) {

@@ -200,16 +200,13 @@ static bool row_is_for(const Sm90Row *r, int wide, bool masked, ShapeClass launc
     return r->d >= wide && r->masked == masked && (int)launches <= r->launches;
 }
 
-static void find_read(void *ctx, const Ex *e) {
-    if (e->op == EX_LOAD && ex_uses(e, SYM_POS, -1)) *(bool *)ctx = true;
+static bool is_read(void *ctx, const Ex *e) {
+    (void)ctx;
+    return e->op == EX_LOAD && ex_uses(e, SYM_POS, -1);
 }
 
 // Whether the mask reads inputs where the pair is: its tiles are on lists (passes/mask/tilemap.c).
-static bool reads_inputs(const TileKernel *k) {
-    bool yes = false;
-    ex_visit(k->mask, find_read, &yes);
-    return yes;
-}
+static bool reads_inputs(const TileKernel *k) { return ex_any(k->mask, is_read, NULL); }
 
 // The keys that a tile of queries sees, of which nothing else is told than that they are not exact where
 // the kernel has no loop over them.

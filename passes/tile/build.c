@@ -497,9 +497,9 @@ TileValue *build_safe_shift(Build *b, TileValue *raw) {
     return pass_out(b->p, b->k, map, "a", DT_F32, safe, EX_CONST, 0);
 }
 
-static void find_real(void *ctx, const Ex *e) {
-    bool given = e->op == EX_LOAD || (e->op == EX_SYM && e->sym == SYM_SCALAR);
-    *(bool *)ctx |= given && e->type == EX_F32;
+static bool is_given(void *ctx, const Ex *e) {
+    (void)ctx;
+    return e->type == EX_F32 && (e->op == EX_LOAD || ex_is_sym(e, SYM_SCALAR, -1));
 }
 
 // The step is rounded before it is multiplied: 0 where nothing moved. A unit that is no constant may
@@ -515,9 +515,7 @@ TileValue *build_rescale(Build *b, int shift, TileValue *now, TileValue *before,
     const Ex *factor = ex_1(x, EX_EXP2, step);
     if (unit && unit->op != EX_CONST)
         factor = ex_select(x, ex_2(x, EX_EQ, old, ex_f32(x, INFINITY)), ex_f32(x, 0.0f), factor);
-    bool given = false;
-    ex_visit(b->s->shifts.data[shift], find_real, &given);
-    if (given) {
+    if (ex_any(b->s->shifts.data[shift], is_given, NULL)) {
         const Ex *same = ex_2(x, EX_EQ, pass_operand(b->p, map, now), old);
         factor = ex_select(x, same, ex_f32(x, 1.0f), factor);
     }
@@ -561,24 +559,17 @@ TileValue *build_product(Build *b, TileValue *x, TileValue *y) {
     return pass_out(b->p, b->k, map, "c", DT_F32, e, EX_CONST, 0);
 }
 
-typedef struct Ready {
-    const Build *b;
-    bool ok;
-} Ready;
-
-static void need_bound(void *ctx, const Ex *e) {
-    Ready *r = ctx;
-    bool needed = e->op == EX_SYM && (e->sym == SYM_STATE || e->sym == SYM_R);
-    if (needed && !build_bound(r->b, e->sym, e->index)) r->ok = false;
+static bool is_open(void *ctx, const Ex *e) {
+    bool needed = ex_is_sym(e, SYM_STATE, -1) || ex_is_sym(e, SYM_R, -1);
+    return needed && !build_bound(ctx, e->sym, e->index);
 }
 
 // Those that nothing reads are removed later (pass_tidy).
 void build_finished(Build *b) {
     for (int i = 0; i < b->s->finished.n; i++) {
         const Ex *e = b->s->finished.data[i];
-        Ready r = {b, !build_bound(b, SYM_R, i)};
-        ex_visit(e, need_bound, &r);
-        if (r.ok) build_bind(b, SYM_R, i, build_row(b, b->row->reduces.data[i].name, e));
+        if (!build_bound(b, SYM_R, i) && !ex_any(e, is_open, b))
+            build_bind(b, SYM_R, i, build_row(b, b->row->reduces.data[i].name, e));
     }
 }
 

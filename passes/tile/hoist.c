@@ -150,26 +150,17 @@ typedef struct Moves {
     bool yes;
 } Moves;
 
-static bool symbol_moves(const TileKernel *k, const TileOp *loop, const Ex *e) {
-    if (e->op != EX_SYM) return true;
-    if (e->sym == SYM_STEP) return false;
-    bool placed = e->sym == SYM_TILE || e->sym == SYM_POS;
-    return !(placed && tile_root_axis(k, e->index) == loop->axis);
-}
-
-static void check_mask(void *ctx, const Ex *e) {
-    Moves *m = ctx;
-    if (!symbol_moves(m->k, m->loop, e)) m->yes = false;
-}
-
-static void check_moves(void *ctx, const Ex *e) {
-    Moves *m = ctx;
-    if (!symbol_moves(m->k, m->loop, e)) m->yes = false;
-    if (e->op == EX_SYM && e->sym == SYM_MASK) ex_visit(m->k->mask, check_mask, m);
+static bool stays(void *ctx, const Ex *e) {
+    const Moves *m = ctx;
+    if (ex_is_sym(e, SYM_MASK, -1)) return ex_any(m->k->mask, stays, ctx);
+    bool placed = ex_is_sym(e, SYM_TILE, -1) || ex_is_sym(e, SYM_POS, -1);
+    return ex_is_sym(e, SYM_STEP, -1) ||
+           (placed && tile_root_axis(m->k, e->index) == m->loop->axis);
 }
 
 static const Ex *check_expr(void *ctx, const Ex *e) {
-    ex_visit(e, check_moves, ctx);
+    Moves *m = ctx;
+    m->yes = m->yes && !ex_any(e, stays, m);
     return e;
 }
 

@@ -32,16 +32,11 @@ static int column_axis(const TileKernel *k, const TileOp *map) {
     return -1;
 }
 
-static void find_load(void *ctx, const Ex *e) { *(bool *)ctx |= e->op == EX_LOAD; }
-
 // The next tile of the loop is known without reading which it is.
 static bool knows_the_next(const TileOp *map, int axis) {
     const TileOp *loop = map->block->owner;
-    bool reads = false;
-    if (!loop || loop->kind != TILE_LOOP || loop->tiles != CLASS_FULL || loop->axis != axis)
-        return false;
-    ex_visit(loop->index, find_load, &reads);
-    return !reads;
+    return loop && loop->kind == TILE_LOOP && loop->tiles == CLASS_FULL && loop->axis == axis &&
+           !ex_reads(loop->index);
 }
 
 static unsigned marks_of(const TileProgram *p, const TileKernel *k, const TileOp *map) {

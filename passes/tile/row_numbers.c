@@ -13,22 +13,12 @@ typedef struct RowNumbers {
     Backward *out;
 } RowNumbers;
 
-typedef struct Leaves {
-    bool row, other;
-} Leaves;
-
-static void find_leaves(void *ctx, const Ex *e) {
-    Leaves *l = ctx;
-    bool row = e->op == EX_SYM && e->sym == SYM_ROW;
-    l->row |= row;
-    l->other |= !row && (e->op == EX_SYM || e->op == EX_LOAD);
+static bool is_other(void *ctx, const Ex *e) {
+    (void)ctx;
+    return e->op == EX_LOAD || (e->op == EX_SYM && e->sym != SYM_ROW);
 }
 
-static bool is_of_row(const Ex *e) {
-    Leaves l = {false, false};
-    ex_visit(e, find_leaves, &l);
-    return l.row && !l.other;
-}
+static bool is_of_row(const Ex *e) { return ex_uses(e, SYM_ROW, -1) && !ex_any(e, is_other, NULL); }
 
 static const Ex *number_for(RowNumbers *r, const Ex *value) {
     int i = r->out->nsaved;

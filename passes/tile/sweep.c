@@ -42,22 +42,21 @@ static bool is_guarded(const Ex *e) {
            ex_is_f32(test->args[1], -INFINITY) && e->op == EX_SELECT;
 }
 
-static void find_infinity(void *ctx, const Ex *e) {
-    if (e->op == EX_CONST && e->type == EX_F32 && isinf(e->f)) *(bool *)ctx = true;
+static bool is_infinity(void *ctx, const Ex *e) {
+    (void)ctx;
+    return e->op == EX_CONST && e->type == EX_F32 && isinf(e->f);
 }
 
 // Whether the modified score is never -inf by itself, so that only what is outside the mask is a
 // masked key.
 bool build_score_is_finite(Build *b) {
     const Ex *e = b->row->modified;
-    bool infinity = false;
     ClassEnv env = {.s = CL_FINITE,
                     .wild_inputs = true,
                     .wild_scores = true,
                     .overflows = true,
                     .facts = row_facts(b->row)};
-    ex_visit(e, find_infinity, &infinity);
-    return !infinity && !(class_of(e, &env) & CL_NINF);
+    return !ex_any(e, is_infinity, NULL) && !(class_of(e, &env) & CL_NINF);
 }
 
 // What is reduced, with the test of the mask instead of one of the score: full tiles lose it.
