@@ -19,6 +19,7 @@ enum {
     DENSE_KEYS = 64, // of which inputs are read for each element: a tile's are in registers at once
     FEW_COLUMNS = 128, // where several tiles are needed anyhow, and no scores
     UNIT_COLUMNS = 64,
+    LEAST_KEYS = 16,      // of an instruction
     LEAST_COLUMNS = 16,   // of a kernel without products
     WIDE = 256,           // columns of q and k, beyond which tiles have the fewest keys
     OTHER_REGISTERS = 32, // of a thread, beside scores and accumulator,
@@ -211,10 +212,13 @@ static int registers_for(const TileProgram *p, Knobs s) {
     return has < most ? has : most;
 }
 
+// About half, in whole instructions.
+static int fewer_keys(int keys) { return (keys / 2 + LEAST_KEYS - 1) / LEAST_KEYS * LEAST_KEYS; }
+
 // With fewer keys, until the matrices leave so many registers to others.
 static Knobs with_registers(const TileProgram *p, const TileKernel *k, Knobs s, int others) {
-    enum { LEAST = 16 };
-    while (s.keys > LEAST && registers_of(p, k, s) > registers_for(p, s) - others) s.keys /= 2;
+    while (s.keys > LEAST_KEYS && registers_of(p, k, s) > registers_for(p, s) - others)
+        s.keys = fewer_keys(s.keys);
     return s;
 }
 
@@ -316,9 +320,8 @@ static bool has_room(const TileProgram *p, const TileKernel *k, Knobs s) {
 
 // With fewer keys, or fewer warps.
 static Knobs with_room(const TileProgram *p, const TileKernel *k, Knobs s) {
-    enum { LEAST = 16 };
     int rows = s.rows / s.warps;
-    while (s.keys > LEAST && !has_room(p, k, s)) s.keys /= 2;
+    while (s.keys > LEAST_KEYS && !has_room(p, k, s)) s.keys = fewer_keys(s.keys);
     while (s.warps > 1 && !has_room(p, k, s)) s.warps /= 2, s.rows = rows * s.warps;
     return s;
 }

@@ -142,6 +142,28 @@ static void run_given(Tally *t, const char *path) {
     arena_free(a);
 }
 
+// Each target has kernels of both phases, for each type of elements, or says why it has none.
+static void run_compiled(Tally *t, const char *path) {
+    static const Dtype types[] = {DT_F32, DT_BF16, DT_F16};
+    enum { TARGETS = sizeof everywhere / sizeof *everywhere };
+    for (int i = 0; i < TARGETS * (int)(sizeof types / sizeof *types); i++) {
+        CompileOptions o = {.source = {.path = path},
+                            .target = everywhere[i % TARGETS],
+                            .dtype = types[i / TARGETS],
+                            .level = 2,
+                            .phases = COMPILE_FWD | COMPILE_BWD};
+        Compile c;
+        bool good = compile_open(&c, &o) != FE_OK || compile_tiles(&c) || !c.diags.internal;
+        t->passed += good, t->failed += !good;
+        if (!good) {
+            diag_print(&c.diags, stdout);
+            printf("FAILED: gradients of %s, %s, for %s\n", path, dtype_name(o.dtype),
+                   cg_target(o.target).name);
+        }
+        compile_close(&c);
+    }
+}
+
 static bool has_own_type(const char *path) {
     Arena *a = arena_new();
     Options options = {0};
@@ -194,6 +216,7 @@ int main(int argc, char **argv) {
             for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
                 if (!cases[k].D || !has_own_type(path[i])) run_case(&t, path[i], &cases[k], (int)k);
             run_given(&t, path[i]);
+            run_compiled(&t, path[i]);
         }
         free(path[i]);
     }
