@@ -4,32 +4,36 @@
     tools/ranks_sim.py                    # beside what two H100 took, then to 4096 ranks
     tools/ranks_sim.py --svg FILE         # the chart of docs/several-gpus.md
 
-One sequence, 32 heads of queries and 8 of keys, D 128, bf16. Of `keys` each group of heads is brought, laid out in a tensor of the whole length, and
-used, while the next one travels; the host starts each group. Of `heads` all of it travels before and after."""
+One sequence, 32 heads of queries and 8 of keys, D 128, bf16; layers one after the other. A launch is its tiles, which multiprocessors take one after the
+other. Of `keys` each group of heads is brought, laid out in a tensor of the whole length, and used, while the next one travels. Of `heads` all of it travels
+before and after."""
 
 import argparse
+import functools
+import heapq
+import math
 
 H, HKV, D, SIZE = 32, 8, 128, 2
-# Of one H100: what kernels do alone. Of two by NVLink (NCCL's send and receive of 16 to 512 MB): bytes/s into a GPU, and s of an exchange.
-FORWARD, BACKWARD = 775e12, 540e12  # FLOP/s
-LINK, LATENCY = 345e9, 0.11e-3
+PROCESSORS, TILE = 132, 128  # multiprocessors of a GPU; rows of a tile forward, keys of a tile backward
+# Of one H100, measured: ms that a layer takes alone, forward and backward. So the rate of a mask's tiles.
+ALONE = {"causal": (65536, 44.92, 153.63), "full": (32768, 22.45, 75.69), "window 4096": (65536, 5.84, 25.37)}
+HOST, HOST_ALONE = 0.85e-3, 0.26e-3  # s of the host for a call over ranks, and of one GPU
+MEMORY = 2.4e12  # bytes/s of copies in a GPU's memory
+# Of two by NVLink, measured: bytes/s into a GPU (NCCL's send and receive of 16 to 512 MB), s of an exchange, and the share of its time that kernels beside it lose.
+LINK, LATENCY, BESIDE = 345e9, 0.11e-3, 0.4
 ALL_TO_ALL = 269e9
-# Two numbers that are fitted to what two H100 took (MEASURED).
-HOST = 1.16e-3  # s of the host for a group of heads
-EXCHANGE = 1.33e-3  # s more where heads are exchanged, forward, for each piece of a rank
-# Not measured here.
+# Assumed.
 CARD = 45e9  # bytes/s into a GPU, of a card's 50 GB/s between nodes
 NODE = 8  # GPUs
-MEMORY = 2.4e12  # bytes/s of copies in a GPU's memory
-LEAST = 16 << 20  # bytes of a group of heads
+LEAST = 64 << 20  # bytes of a group of heads
 
-# Two H100, NCCL: the share of its own rate that each GPU reached, forward and backward, by keys and by heads. The clock is that of the slower one.
+# Two H100, NCCL: ms of a layer, forward and backward, by keys and by heads, where the slower GPU counts. The host is ahead of all layers but the first.
 MEASURED = [
-    ("causal", 65536, "zigzag", (0.866, 0.839), (0.771, 0.979)),
-    ("causal", 65536, "contiguous", (0.590, 0.655), (0.862, 0.969)),
-    ("full", 32768, "contiguous", (0.887, 0.922), (0.914, 0.940)),
-    ("window 4096", 65536, "contiguous", (0.741, 0.689), (0.563, 0.919)),
+    ("causal", 65536, "zigzag", (24.19, 84.74), (25.86, 82.07)),
+    ("causal", 65536, "contiguous", (37.10, 120.52), (26.25, 82.56)),
+    ("full", 32768, "contiguous", (12.50, 40.12), (13.36, 39.75)),
 ]
+LAYERS = 3  # one after the other, of all that is measured
 
 
 def keys_of(mask, S, row):
@@ -46,17 +50,53 @@ def pieces(S, n, r, order):
     return [(r * S // n, (r + 1) * S // n)]
 
 
-def pairs(mask, S, a, b):
-    """Of queries a to b, by 64 samples."""
-    step = (b - a) / 64
-    seen = (keys_of(mask, S, int(a + (i + 0.5) * step)) for i in range(64))
-    return sum(last - first for first, last in seen) * step
+def seen_by(mask, S, key):
+    """The queries that see a key: the first, and the one behind the last."""
+    return 0 if mask == "full" else key, min(S, key + int(mask.split()[1])) if mask.startswith("window") else S
+
+
+@functools.lru_cache(maxsize=None)
+def tiles(mask, S, piece, backward):
+    """Pairs of each tile of one head of a launch for these rows, in the order in which they begin; and how many tiles are alike: a step."""
+    a, b = piece
+    first, last = (keys_of(mask, S, a)[0], keys_of(mask, S, b - 1)[1]) if backward else (a, b)
+    step = max(1, (last - first) // TILE // 4096)
+    found = []
+    for at in range(first - first % TILE, last, TILE * step):
+        if backward:
+            low, high = seen_by(mask, S, at)[0], seen_by(mask, S, min(at + TILE, S) - 1)[1]
+            found.append(TILE * max(0, min(high, b) - max(low, a)))
+        else:
+            low, high = keys_of(mask, S, max(at, a))[0], keys_of(mask, S, min(at + TILE, b) - 1)[1]
+            found.append(TILE * (-(-high // TILE) * TILE - low // TILE * TILE))
+    found = [x for x in found if x]
+    return tuple(found if backward else reversed(found)), step
+
+
+@functools.lru_cache(maxsize=None)
+def span(mask, S, piece, heads, backward):
+    """Pairs, of all heads, that the busiest multiprocessor computes. backward: of heads of keys, each with its group of heads of queries."""
+    of_head, step = tiles(mask, S, piece, backward)
+    group = H // HKV if backward else 1
+    if len(of_head) * step * heads < PROCESSORS or step * heads * len(of_head) > 64 * PROCESSORS:  # blocks share the keys of few tiles; of many none waits for the last
+        return sum(of_head) * step * heads * group / PROCESSORS
+    taken = [0] * PROCESSORS
+    for x in of_head * heads if step == 1 else [x for x in of_head for _ in range(step * heads)]:
+        heapq.heapreplace(taken, taken[0] + x * group)
+    return max(taken)
+
+
+@functools.lru_cache(maxsize=None)
+def second(mask, backward):
+    """Pairs that a multiprocessor computes in a second, of one GPU's launch."""
+    S, *ms = ALONE[mask]
+    return span(mask, S, (0, S), HKV if backward else H, backward) / (ms[backward] * 1e-3 - HOST_ALONE / LAYERS)
 
 
 def launch(mask, S, piece, heads, backward):
     """Seconds of the kernels for one piece and this many heads of queries."""
-    rate, products = (BACKWARD, 10) if backward else (FORWARD, 4)
-    return pairs(mask, S, *piece) * heads * products * D / rate
+    share = heads * HKV / H if backward else heads
+    return span(mask, S, piece, math.ceil(share), backward) * share / math.ceil(share) / second(mask, backward)
 
 
 def received(mask, S, n, r, order):
@@ -84,15 +124,17 @@ def keys_method(mask, S, n, order, backward):
         near, far = (x * bytes_a_key for x in received(mask, S, n, r, order))
         own = pieces(S, n, r, order)
         kernels = sum(launch(mask, S, p, H // groups, backward) for p in own)
-        copies = (S * bytes_a_key + 2 * (near + far)) / MEMORY
-        if backward:  # sums in f32 of the whole length, of each piece, and their way home, which is waited for
-            copies += (1.5 + 4.5 * len(own)) * S * HKV // groups * 2 * D * 4 / MEMORY + 2 * travel(near, far)
-        gpu, comes, host = 0.0, travel(near, far), 0.0
-        for _ in range(groups):
-            host += HOST
-            begin = max(gpu, comes, host)
-            gpu, comes = begin + copies + kernels, begin + travel(near, far)
-        found.append(gpu)
+        copies, home = (S * bytes_a_key + 2 * (near + far)) / MEMORY, 0.0
+        if backward:  # sums in f32 of the whole length, of each piece, and their way home
+            copies += (1.5 + 4.5 * len(own)) * S * HKV // groups * 2 * D * 4 / MEMORY
+            home = travel(2 * near, 2 * far)
+        beside = travel(near, far) + home
+        gpu, comes = 0.0, travel(near, far)
+        for g in range(groups):
+            begin = max(gpu, comes)
+            lost = BESIDE * beside if g + 1 < groups else 0
+            gpu, comes = begin + copies + kernels + lost, begin + beside
+        found.append(gpu + home)
     return found
 
 
@@ -101,10 +143,11 @@ def heads_method(mask, S, n, order, backward):
         return None
     kernels = launch(mask, S, (0, S), H // n, backward)
     columns = H / n * 2 * D + max(HKV / n, 1) * 2 * D  # of q and o, of k and v
-    moved = S * columns * SIZE * (n - 1) / n  # of q, k, v and o; of do, dq, dk and dv
+    whole = S * columns * SIZE  # of q, k, v and o; of do, dq, dk and dv
+    moved = whole * (n - 1) / n
     inside = (min(n, NODE) - 1) / max(n - 1, 1)
-    host = 0 if backward else EXCHANGE * len(pieces(S, n, 0, order))
-    return kernels + host + travel(moved * inside, moved * (1 - inside), ALL_TO_ALL)
+    copies = 2 * (moved + whole) / MEMORY  # what is sent is packed, what comes and a rank's own are laid out
+    return kernels + copies + travel(moved * inside, moved * (1 - inside), ALL_TO_ALL)
 
 
 def alone(mask, S, backward):
@@ -119,14 +162,14 @@ def share(mask, S, n, order, backward):
 
 
 def against_two():
-    """Rows of (case, measured, played)."""
+    """Rows of (case, measured, played): ms."""
     rows = []
     for mask, S, order, *methods in MEASURED:
         for method, measured in zip(("keys", "heads"), methods):
             for backward, there in zip((False, True), measured):
                 taken = max(keys_method(mask, S, 2, order, backward)) if method == "keys" else heads_method(mask, S, 2, order, backward)
                 phase = "backward" if backward else "forward"
-                rows.append((f"{mask}, {S}, {order}, {method}, {phase}", there, alone(mask, S, backward) / 2 / taken))
+                rows.append((f"{mask}, {S}, {order}, {method}, {phase}", there, (taken + HOST / LAYERS) * 1e3))
     return rows
 
 
@@ -139,9 +182,9 @@ def name(mask, S):
 
 
 def tell():
-    print("| of a GPU's own rate, each of two reaches | measured | played |\n| --- | --- | --- |")
+    print("| of two GPUs, ms | measured | played |\n| --- | --- | --- |")
     for case, measured, played in against_two():
-        print(f"| {case} | {measured:.2f} | {played:.2f} |")
+        print(f"| {case} | {measured:.1f} | {played:.1f} |")
     print(f"\n| GPUs | {' | '.join(name(m, S) for m, S, _ in CASES)} |\n| --- |{' --- |' * len(CASES)}")
     for n in COUNTS:
         cells = []
