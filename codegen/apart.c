@@ -87,7 +87,8 @@ static bool build_part(Cg *cg, Part *part, const TileProgram *p, const TileKerne
     part->context = LLVMContextCreate();
     part->cg.only = k;
     if (!cg_open(&part->cg, p, part->context)) return false;
-    if (!cg_kernel(&part->cg, p, k, cg_symbol(cg->arena, p, k))) return false;
+    const char *symbol = cg_symbol(cg, k);
+    if (!symbol || !cg_kernel(&part->cg, p, k, symbol)) return false;
     VEC_PUSH(cg->arena, &cg->made, part->cg.made.data[0]);
     part->arena = arena_new();
     part->diags = diag_list(part->arena);

@@ -328,7 +328,7 @@ void cg_lower_block(Cg *cg, const TileBlock *b, CgLoop *loop);
 bool cg_kernel(Cg *cg, const TileProgram *p, const TileKernel *k,
                const char *symbol); // builds one function
 // The linker's name of a kernel: letters, digits and _ only.
-const char *cg_symbol(Arena *a, const TileProgram *p, const TileKernel *k);
+const char *cg_symbol(Cg *cg, const TileKernel *k);
 
 // ---- expr.c: scalar expressions
 // A scalar where the value does not vary along the lanes, else <lanes x T>: see cg_widen. at NULL:

@@ -238,12 +238,17 @@ static void grid_point(Cg *cg, Val index) {
     tiles(cg, &grid);
 }
 
-const char *cg_symbol(Arena *a, const TileProgram *p, const TileKernel *k) {
-    (void)p;
-    char *s = arena_strdup(a, k->name);
+// NULL with an error: another kernel of the module has it.
+const char *cg_symbol(Cg *cg, const TileKernel *k) {
+    char *s = arena_strdup(cg->arena, k->name);
     for (char *c = s; *c; c++)
         if (!((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9')))
             *c = '_';
+    for (int i = 0; i < cg->made.n; i++)
+        if (!strcmp(cg->made.data[i].symbol, s)) {
+            diag_error(cg->diags, (Span){0}, "two kernels are called '%s'", s);
+            return NULL;
+        }
     return s;
 }
 

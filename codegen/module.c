@@ -97,8 +97,8 @@ bool cg_build(Cg *cg, const TileProgram *const *programs, int count) {
     for (int i = 0; i < count; i++)
         for (int k = 0; k < programs[i]->kernels.n; k++) {
             const TileKernel *kernel = programs[i]->kernels.data[k];
-            if (!cg_kernel(cg, programs[i], kernel, cg_symbol(cg->arena, programs[i], kernel)))
-                return false;
+            const char *symbol = cg_symbol(cg, kernel);
+            if (!symbol || !cg_kernel(cg, programs[i], kernel, symbol)) return false;
         }
     return cg_finish(cg);
 }

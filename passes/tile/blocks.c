@@ -20,6 +20,8 @@ static bool touches(const TileOp *op) {
 
 static bool fits(const TileProgram *p, int tensor) {
     const TileTensor *t = &p->tensors.data[tensor];
+    for (int i = 0; i < p->inputs.n; i++) // formulas look elements up
+        if (p->inputs.data[i] == tensor) return false;
     for (int i = 0; i < p->kernels.n; i++) {
         const TileKernel *k = p->kernels.data[i];
         for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {

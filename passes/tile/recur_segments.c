@@ -8,7 +8,8 @@
 //     starts       grid b, h, E:     from segment to segment: leaves the state before each, S = Phi S + Psi, and the last one
 //     segments     grid b, h, E, G:  as without segments, from the state before its own
 //
-// A backward has adjoint_parts, adjoint_starts and adjoint_segments, too, from the last segment to the first, by Phi transposed.
+// A backward has states_parts and so on, and adjoint_parts, adjoint_starts and adjoint_segments, from the last segment to the first, by
+// Phi transposed.
 //
 // Holds afterwards (pass_set_segments): the launch chooses how many there are, as many as all run at the same time; where they do not
 // pay, one, and then a plan without segments is taken.
@@ -128,16 +129,21 @@ static TileValue *next_state(void *ctx, TileValue *state) {
     return recur_new_state(r, w, state);
 }
 
+// A backward has kernels for its own chunks, beside the forward's.
+static const char *named(const Segments *s, const char *name) {
+    return s->chunks ? arena_printf(s->r->arena, "states_%s", name) : name;
+}
+
 static void build_parts(Segments *s) {
     Recur *r = s->r;
-    recur_segment_kernel(s, "parts", PURPOSE_CHUNK);
+    recur_segment_kernel(s, named(s, "parts"), PURPOSE_CHUNK);
     TileValue *none = begun(r, recur_number(r, 0));
     leave(s, s->part, recur_chunks(r, "S", none, ex_symbol(r->x, SYM_STEP), next_state, r));
 }
 
 static void build_transitions(Segments *s) {
     Recur *r = s->r;
-    recur_segment_kernel(s, "transitions", PURPOSE_CHUNK);
+    recur_segment_kernel(s, named(s, "transitions"), PURPOSE_CHUNK);
     r->k->axes[r->E].name = "F";
     r->k->axes[r->E].size = ex_i32(r->x, erases(r) ? r->rec->D : 1);
     const Ex *one = recur_number(r, 1),
@@ -210,7 +216,7 @@ static TileValue *next_start(void *ctx, TileValue *state) {
 
 static void build_starts(Segments *s, bool back, int first, int last) {
     Recur *r = s->r;
-    const char *name = back ? "adjoint_starts" : "starts";
+    const char *name = back ? "adjoint_starts" : named(s, "starts");
     TileKernel *k = r->k =
         tile_kernel(r->p, arena_printf(r->arena, "%s_%s", r->rec->name, name), PURPOSE_STARTS);
     Start start = {s, -1, back};

@@ -45,7 +45,7 @@ for sm in sm_80 sm_90a; do # v in k: 576 channels, or 512 and 64 apart
     done
     holds "a shared latent on $sm" assembles_for $sm tests/run/share.attn -DD=576 -DDv=512
 done
-for name in retnet gla gated_deltanet; do holds "$name, the backward on sm_80" assembles_for sm_80 stdlib/$name.attn --phase=bwd; done
+for name in retnet gla gated_deltanet; do holds "$name, forward and backward on sm_80" assembles_for sm_80 stdlib/$name.attn --phase=fwd,bwd; done
 holds 'kda, the backward' assembles stdlib/kda.attn --phase=bwd
 for name in softmax causal softcap; do holds "$name, D=256, the backward" assembles stdlib/$name.attn --phase=bwd -DD=256; done
 holds 'causal, 192 128, the backward' assembles stdlib/causal.attn --phase=bwd -DD=192 -DDv=128

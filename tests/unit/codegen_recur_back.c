@@ -279,3 +279,24 @@ TEST_EACH(segments, 0, 4 * 3) {
     }
     arena_free(c.x.a);
 }
+
+// Forward and backward are compiled into one module.
+ARENA_TEST(kernels_of_both_phases) {
+    Case c;
+    int32_t size[] = {1, 1, 1, 1, 1, 5};
+    open(&c, "recurrence r { dim D = 16, Dv = 8; erase(k) = k; write(k) = -0.1 * k; }", size, 5);
+    PassOptions o = {.dtype = DT_BF16, .target = *target_get(TARGET_SM80)};
+    CgOptions co = {.opt = 0};
+    Diags diags = diag_list(a);
+    const TileProgram *both[] = {pass_recurrence(c.x.a, c.x.c, &o, &diags),
+                                 pass_recurrence_backward(c.x.a, c.back, &o, &diags)};
+    void *text;
+    size_t n;
+    ck_assert(both[0] && both[1]);
+    ck_assert(cg_emit(both, 2, &co, CG_ASM, &diags, &text, &n));
+    free(text);
+    ck_assert(
+        !cg_emit((const TileProgram *[]){both[0], both[0]}, 2, &co, CG_ASM, &diags, &text, &n));
+    ck_assert_str_eq(diags.last->message, "two kernels are called 'r_fwd'");
+    arena_free(c.x.a);
+}
