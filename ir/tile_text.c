@@ -489,6 +489,22 @@ static void layouts(Out *o, const TileKernel *k) {
     }
 }
 
+static void grid(Out *o, const TileGrid *g) {
+    text_printf(o->text,
+                "  grid %s:", g->sym == SYM_TILE ? axis_name(o, g->axis) : ex_syms[g->sym].name);
+    ex(o, " ", g->count);
+    if (g->from) ex(o, " from ", g->from);
+    if (g->shared) ex(o, " shared ", g->shared);
+    if (g->packed) ex(o, " packed ", g->packed);
+    if (g->batch) {
+        ex(o, " of ", g->batch);
+        ex(o, " together ", g->together);
+        ex(o, " ends ", g->ends);
+    }
+    if (g->slow) text_puts(o->text, " slow");
+    text_puts(o->text, g->reversed ? " reversed\n" : "\n");
+}
+
 static void kernel(Out *o, const TileKernel *k) {
     o->k = k;
     o->names = tile_names(o->scratch, o->p, k, NULL);
@@ -496,22 +512,7 @@ static void kernel(Out *o, const TileKernel *k) {
     if (k->purpose) text_printf(o->text, " purpose %s", tile_purpose_name(k->purpose));
     text_puts(o->text, "\n");
     for (int i = 0; i < k->naxes; i++) axis(o, &k->axes[i]);
-    for (int i = 0; i < k->ngrid; i++) {
-        const TileGrid *g = &k->grid[i];
-        text_printf(o->text, "  grid %s:",
-                    g->sym == SYM_TILE ? axis_name(o, g->axis) : ex_syms[g->sym].name);
-        ex(o, " ", g->count);
-        if (g->from) ex(o, " from ", g->from);
-        if (g->shared) ex(o, " shared ", g->shared);
-        if (g->packed) ex(o, " packed ", g->packed);
-        if (g->batch) {
-            ex(o, " of ", g->batch);
-            ex(o, " together ", g->together);
-            ex(o, " ends ", g->ends);
-        }
-        if (g->slow) text_puts(o->text, " slow");
-        text_puts(o->text, g->reversed ? " reversed\n" : "\n");
-    }
+    for (int i = 0; i < k->ngrid; i++) grid(o, &k->grid[i]);
     layouts(o, k);
     says(o, NULL, k->mask);
     ex(o, "  mask ", k->mask);

@@ -113,6 +113,13 @@ static Status set_pair(OptionId id, Arena *a, NameValue *out, const char *value)
     return STATUS_DONE;
 }
 
+static Status add_pair(OptionId id, Arena *a, NameValues *to, const char *value) {
+    NameValue pair = {NULL, NULL};
+    Status s = set_pair(id, a, &pair, value);
+    VEC_PUSH(a, to, pair);
+    return s;
+}
+
 static bool number(const char *s, unsigned long long max, unsigned long long *out) {
     char *end;
     errno = 0;
@@ -200,9 +207,15 @@ static Status set_place(Options *o, const char *value) {
     return STATUS_DONE;
 }
 
+static Status set_int(OptionId id, const char *value, unsigned least, unsigned most, int *to) {
+    unsigned long long n;
+    if (!number(value, most, &n) || n < least) return bad_value(id, value);
+    *to = (int)n;
+    return STATUS_DONE;
+}
+
 static Status set(Options *o, Arena *a, OptionId id, const char *value) {
     unsigned long long n;
-    NameValue pair = {NULL, NULL};
     Status s = STATUS_DONE;
     switch (id) {
     case OPT_OUTPUT: o->output = value; return *value ? s : bad_value(id, value);
@@ -217,24 +230,11 @@ static Status set(Options *o, Arena *a, OptionId id, const char *value) {
     case OPT_KV_DTYPE: return set_kv_dtype(o, value);
     case OPT_LAYOUT: return set_layout(o, value);
     case OPT_ENTRY: o->entry = value; return s;
-    case OPT_DEFINE:
-        s = set_pair(id, a, &pair, value);
-        VEC_PUSH(a, &o->defines, pair);
-        return s;
-    case OPT_IN:
-        s = set_pair(id, a, &pair, value);
-        VEC_PUSH(a, &o->in, pair);
-        return s;
-    case OPT_OUT:
-        s = set_pair(id, a, &pair, value);
-        VEC_PUSH(a, &o->out, pair);
-        return s;
+    case OPT_DEFINE: return add_pair(id, a, &o->defines, value);
+    case OPT_IN: return add_pair(id, a, &o->in, value);
+    case OPT_OUT: return add_pair(id, a, &o->out, value);
     case OPT_INCLUDE: VEC_PUSH(a, &o->include, value); return s;
-    case OPT_LEVEL:
-        if (!number(value, 3, &n)) return bad_value(id, value);
-        o->level = (int)n;
-        o->has_level = true;
-        return s;
+    case OPT_LEVEL: o->has_level = true; return set_int(id, value, 0, 3, &o->level);
     case OPT_SCHEDULE: return set_schedule(o, a, value);
     case OPT_STDIO: return s;
     case OPT_NO_CACHE: o->no_cache = true; return s;
@@ -245,20 +245,11 @@ static Status set(Options *o, Arena *a, OptionId id, const char *value) {
         if (!number(value, UINT64_MAX, &n)) return bad_value(id, value);
         o->seed = n;
         return s;
-    case OPT_REPEAT:
-        if (!number(value, 1000000, &n) || !n) return bad_value(id, value);
-        o->repeat = (int)n;
-        return s;
-    case OPT_PARTS:
-        if (!number(value, 1024, &n) || !n) return bad_value(id, value);
-        o->parts = (int)n;
-        return s;
+    case OPT_REPEAT: return set_int(id, value, 1, 1000000, &o->repeat);
+    case OPT_PARTS: return set_int(id, value, 1, 1024, &o->parts);
     case OPT_DRY: o->dry = true; return s;
     case OPT_JSON: o->json = value; return *value ? s : bad_value(id, value);
-    case OPT_BUDGET:
-        if (!number(value, 86400, &n) || !n) return bad_value(id, value);
-        o->budget = (int)n;
-        return s;
+    case OPT_BUDGET: return set_int(id, value, 1, 86400, &o->budget);
     case OPT_AT: return set_place(o, value);
     case OPT_CHECK: o->check = true; return s;
     case OPT_HELP: o->help = true; return s;

@@ -16,6 +16,7 @@ typedef enum Verb {
 typedef struct NameValue {
     const char *name, *value;
 } NameValue;
+typedef VEC(NameValue) NameValues;
 
 typedef enum Emit {
     EMIT_NONE,
@@ -45,7 +46,7 @@ typedef struct Options {
     BatchLayout layout;
     int page;          // of paged:N; 0: any
     const char *entry; // NULL: all, or the only one
-    VEC(NameValue) defines, in, out;
+    NameValues defines, in, out;
     VEC(const char *) include;
     VEC(const char *) shapes; // each as written: "B=1,H=8"
     unsigned phases;          // COMPILE_*; 0: not given

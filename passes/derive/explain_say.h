@@ -12,6 +12,7 @@ typedef struct Explain {
     Arena *arena;
     ExPool *pool;
     const Stream *s;
+    const Chunk *c;                  // of a recurrence, which has no stream
     const char *score;               // SYM_S
     const char *mark;                // after the names of states and shifts: "'", "_a" or nothing
     const char *weight, *base, *acc; // names that are the explanation's own

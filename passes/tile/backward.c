@@ -11,17 +11,21 @@
 // kernel of its own over tiles of queries, and each number is added up in one order. A pair that takes no part is selected to 0 in the weight and in each gradient.
 #include "passes/tile/gradients.h"
 
-#include "ir/tile_blocks.h"
-
 #include <math.h>
 
-static bool uses(const Ex *e, ExSym s) { return e && ex_uses(e, s, -1); }
-
-static bool pairs_use(const Backward *b, ExSym s, int k) {
-    bool any = ex_uses(b->weight, s, k) || ex_uses(b->ds, s, k);
+// Whether the main kernel's formulas use a symbol.
+static bool main_uses(const Backward *b, ExSym s, int k) {
+    const Ex *all[] = {b->weight, b->tame_weight, b->ds, b->d_o};
+    bool any = false;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) any |= all[i] && ex_uses(all[i], s, k);
     for (int i = 0; i < b->products.n; i++) any |= ex_uses(b->products.data[i].d, s, k);
     for (int i = 0; i < b->grads.n; i++)
         any |= b->grads.data[i].per == BACK_PAIR && ex_uses(b->grads.data[i].value, s, k);
+    return any;
+}
+
+static bool pairs_use(const Backward *b, ExSym s, int k) {
+    bool any = main_uses(b, s, k);
     for (int i = 0; i < b->rows.n; i++) // the further sweep's
         any |= b->rows.data[i].made == BACK_KEYS && ex_uses(b->rows.data[i].value, s, k);
     return any;
@@ -29,42 +33,16 @@ static bool pairs_use(const Backward *b, ExSym s, int k) {
 
 // ---- tensors
 
-static TileTensor open_tensor(Nest *n, const char *name, TensorRole role, int index, Dtype t,
-                              int heads, int rows, int columns) {
-    Build *b = &n->b;
-    TileTensor x = {.name = name,
-                    .role = role,
-                    .index = index,
-                    .dtype = t,
-                    .rank = columns ? 4 : 3,
-                    .extent = {build_size(b, SIZE_B), build_size(b, heads), build_size(b, rows)}};
-    if (b->p->batch) {
-        places_rows(&b->at, &x, rows == SIZE_SK);
-        x.extent[x.rank++] = build_size(b, heads);
-        if (role == TENSOR_WORK) {
-            ExPool *pool = b->pool;
-            const Ex *unit = ex_i32(pool, TILE_BLOCK_ROWS), // with room for what rows are padded by
-                *blocks = ex_2(pool, EX_ADD, ex_2(pool, EX_DIV, x.extent[0], unit),
-                               build_size(b, SIZE_B));
-            x.extent[1] = ex_2(pool, EX_MUL, ex_2(pool, EX_ADD, blocks, ex_i32(pool, 1)), unit);
-            x.extent[0] = build_size(b, heads);
-        }
-        if (columns) x.rank++;
-    }
-    if (columns) x.extent[x.rank - 1] = ex_i32(b->pool, columns);
-    return x;
-}
-
 static int tensor(Nest *n, const char *name, TensorRole role, int index, Dtype t, int heads,
                   int rows, int columns) {
-    return build_tensor(&n->b, open_tensor(n, name, role, index, t, heads, rows, columns));
+    return build_main_tensor(&n->b, name, role, index, t, heads, rows, columns);
 }
 
 // A number of each query in workspace.
 static int work(Nest *n, const char *name, int index, bool aligned) {
     enum { TOGETHER = 4 };
     ExPool *x = n->b.pool;
-    TileTensor t = open_tensor(n, name, TENSOR_WORK, index, DT_F32, SIZE_HQ, SIZE_SQ, 0);
+    TileTensor t = build_open_tensor(&n->b, name, TENSOR_WORK, index, DT_F32, SIZE_HQ, SIZE_SQ, 0);
     const Ex **rows = &t.extent[t.rank - 1], *four = ex_i32(x, TOGETHER);
     const Ex *up = ex_2(x, EX_ADD, *rows, ex_i32(x, TOGETHER - 1));
     if (aligned) *rows = ex_2(x, EX_MUL, ex_2(x, EX_DIV, up, four), four);
@@ -75,17 +53,7 @@ static const char *numbered(Nest *n, const char *name, int i) {
     return arena_printf(n->b.arena, "%s%d", name, i);
 }
 
-static bool main_needs(const Backward *b, int row) {
-    const Ex *all[] = {b->weight, b->tame_weight, b->ds, b->d_o};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i] && ex_uses(all[i], SYM_ROW, row)) return true;
-    for (int i = 0; i < b->products.n; i++)
-        if (ex_uses(b->products.data[i].d, SYM_ROW, row)) return true;
-    for (int i = 0; i < b->grads.n; i++)
-        if (b->grads.data[i].per == BACK_PAIR && ex_uses(b->grads.data[i].value, SYM_ROW, row))
-            return true;
-    return false;
-}
+static bool main_needs(const Backward *b, int row) { return main_uses(b, SYM_ROW, row); }
 
 static void add_input_gradients(Nest *n) {
     const RowProgram *row = n->b.row;
@@ -254,9 +222,22 @@ static void set_mask(Nest *n) {
 
 static const AxisRole all_axes[] = {AX_M, AX_N, AX_D, AX_E};
 
-static void yield(Nest *n, TileValue *const *v, int count) {
-    TileOp *op = tile_op(n->b.p, n->b.k, n->b.block, TILE_YIELD, n->b.row->span);
-    for (int i = 0; i < count; i++) tile_arg(n->b.p, op, v[i]);
+// v: what goes round, before the loop, in it, and behind it.
+static TileOp *open_loop(Nest *n, int axis, const Ex *to, TileValue **v, int count) {
+    Build *b = &n->b;
+    TileOp *loop = build_loop(b, axis, to);
+    for (int i = 0; i < count; i++) v[i] = build_carry(b, loop, v[i]->name, v[i]);
+    b->block = &loop->body;
+    return loop;
+}
+
+static void close_loop(Nest *n, const TileOp *loop, TileValue **v, int count) {
+    build_yield(&n->b, loop, v, count);
+    for (int i = 0; i < count; i++) v[i] = loop->results.data[i];
+}
+
+static TileOp *open_sweep(Nest *n, TileValue **v, int count) {
+    return open_loop(n, n->b.axis[AX_N], ex_i32(n->b.pool, 1), v, count);
 }
 
 static const Ex *in_columns(Nest *n, const Ex *e) {
@@ -275,27 +256,23 @@ static const Ex *head_of_keys(Nest *n) {
 static TileValue *aggregate(Nest *n) {
     Build *b = &n->b;
     grad_load_rows(n, ROW_QUERIES, grad_head(n), true, true);
-    TileValue *start = grad_zeros(n, "o0", AX_M, AX_E);
-    TileOp *loop = build_loop(b, AX_N, ex_i32(b->pool, 1));
-    TileValue *sum = build_carry(b, loop, "o", start);
-    TileBlock *outer = b->block;
-    b->block = &loop->body, loop->body.owner = loop;
+    TileValue *sum = grad_zeros(n, "o", AX_M, AX_E);
+    TileOp *loop = open_sweep(n, &sum, 1);
     int mark = b->env.n;
     grad_load_rows(n, ROW_KEYS, head_of_keys(n), true, true);
     TileValue *w = narrow(n, weight(n));
     sum = grad_mma(n, "o", w, grad_load(n, "v", b->tensor_v, head_of_keys(n), AX_N, AX_E), sum,
                    AX_M, AX_E);
-    yield(n, &sum, 1);
+    close_loop(n, loop, &sum, 1);
     b->env.n = mark;
-    b->block = outer;
-    return loop->results.data[0];
+    return sum;
 }
 
 // The further sweep: sums over the keys, all in one loop.
 static void sweep(Nest *n) {
     Build *b = &n->b;
     const Backward *back = n->back;
-    TileValue *start[ROW_MAX_REDUCES * 3], *last[ROW_MAX_REDUCES * 3];
+    TileValue *sum[ROW_MAX_REDUCES * 3];
     int sums = 0;
     const Ex *hkv = head_of_keys(n);
     for (int i = 0; i < back->rows.n; i++) sums += back->rows.data[i].made == BACK_KEYS;
@@ -303,11 +280,8 @@ static void sweep(Nest *n) {
     TileValue *doa = build_bound(b, SYM_DO, 0);
     grad_load_rows(n, ROW_QUERIES, grad_head(n), true, true);
     if (back->d_o->op != EX_SYM) doa = grad_map(n, "doa", n->dtype, AX_M, AX_E, back->d_o);
-    for (int i = 0; i < sums; i++) start[i] = grad_zeros(n, "t0", AX_M, AX_NONE);
-    TileOp *loop = build_loop(b, AX_N, ex_i32(b->pool, 1));
-    for (int i = 0; i < sums; i++) last[i] = build_carry(b, loop, "t", start[i]);
-    TileBlock *outer = b->block;
-    b->block = &loop->body, loop->body.owner = loop;
+    for (int i = 0; i < sums; i++) sum[i] = grad_zeros(n, "t", AX_M, AX_NONE);
+    TileOp *loop = open_sweep(n, sum, sums);
     int mark = b->env.n;
     grad_load_rows(n, ROW_KEYS, hkv, true, true);
     weights(n, grad_load(n, "v", b->tensor_v, hkv, AX_N, AX_E), doa);
@@ -315,15 +289,13 @@ static void sweep(Nest *n) {
         if (back->rows.data[i].made != BACK_KEYS) continue;
         TileValue *tile =
             grad_sum_over(n, "t", AX_M, AX_N, AX_N, selected(n, back->rows.data[i].value));
-        last[k] = grad_plus(n, "t", last[k], tile, AX_M, AX_NONE);
+        sum[k] = grad_plus(n, "t", sum[k], tile, AX_M, AX_NONE);
         k++;
     }
-    yield(n, last, sums);
+    close_loop(n, loop, sum, sums);
     b->env.n = mark;
-    b->block = outer;
     for (int i = 0, k = 0; i < back->rows.n; i++)
-        if (back->rows.data[i].made == BACK_KEYS)
-            build_bind(b, SYM_ROW, i, loop->results.data[k++]);
+        if (back->rows.data[i].made == BACK_KEYS) build_bind(b, SYM_ROW, i, sum[k++]);
 }
 
 static void row_grads(Nest *n) {
@@ -460,7 +432,7 @@ static void begin_parts(Nest *n, Sums *s, bool own) {
     for (int i = 0; i < parts->n && s->dk; i++) {
         if (grad_is_own(n, ROW_KEYS, parts->data[i].row) != own) continue;
         s->at[i] = s->all;
-        s->v[s->all++] = grad_start(n, ROW_KEYS, &parts->data[i], "");
+        s->v[s->all++] = grad_start(n, ROW_KEYS, &parts->data[i]);
     }
 }
 
@@ -482,25 +454,6 @@ static void give_keys(Nest *n, const Sums *s, bool own) {
     TileValue **sum = ARENA_ARRAY(n->b.arena, TileValue *, parts + 1);
     for (int i = 0; i < parts; i++) sum[i] = s->at[i] < 0 ? NULL : s->v[s->at[i]];
     if (s->dk) grad_give_rows(n, ROW_KEYS, sum, own, !own, !own || n->pieces[ROW_KEYS]);
-}
-
-static TileOp *open_loop(Nest *n, int axis, const Ex *to, TileValue **v, int count) {
-    Build *b = &n->b;
-    TileOp *loop = tile_op(b->p, b->k, b->block, TILE_LOOP, b->row->span);
-    loop->axis = axis;
-    loop->from = ex_i32(b->pool, 0);
-    loop->to = to;
-    loop->index = ex_symbol(b->pool, SYM_STEP);
-    for (int i = 0; i < count; i++) v[i] = build_carry(b, loop, v[i]->name, v[i]);
-    loop->body.owner = loop;
-    b->block = &loop->body;
-    return loop;
-}
-
-static void close_loop(Nest *n, TileOp *loop, TileBlock *outer, TileValue **v, int count) {
-    yield(n, v, count);
-    n->b.block = outer;
-    for (int i = 0; i < count; i++) v[i] = loop->results.data[i];
 }
 
 static void grow_parts(Nest *n, const Pair *p, const Sums *s, bool own) {
@@ -558,10 +511,10 @@ static TileKernel *build_keys(Nest *n, const char *name, bool dq, bool dk, bool 
     int all = dk ? begin_grads(n, AX_N, s.v, s.all) : s.all; // of a head of the group
     TileOp *over_rows = open_loop(n, b->axis[AX_M], ex_i32(x, 1), s.v, all);
     step(n, values, &s);
-    close_loop(n, over_rows, &over_heads->body, s.v, all);
+    close_loop(n, over_rows, s.v, all);
     give_keys(n, &s, false);
     if (dk) end_grads(n, AX_N, s.v + s.all);
-    close_loop(n, over_heads, &k->body, s.v, s.n);
+    close_loop(n, over_heads, s.v, s.n);
     give_keys(n, &s, true);
     if (dv) grad_give_values(n, h, s.v[0]);
     n->head = NULL;
@@ -602,19 +555,10 @@ static void build_queries(Nest *n) {
     TileValue *doa = come(n);
     const Parts *parts = &n->parts[ROW_QUERIES];
     int count = parts->n;
-    TileValue **start = ARENA_ARRAY(b->arena, TileValue *, count + n->back->grads.n),
-              **sum = ARENA_ARRAY(b->arena, TileValue *, count + n->back->grads.n);
-    for (int i = 0; i < count; i++) start[i] = grad_start(n, ROW_QUERIES, &parts->data[i], "0");
-    int all = begin_grads(n, AX_M, start, count);
-    TileOp *loop = build_loop(b, AX_N, ex_i32(x, 1));
-    for (int i = 0; i < all; i++)
-        sum[i] = build_carry(b, loop,
-                             i >= count            ? "g"
-                             : parts->data[i].norm ? "sq"
-                                                   : "dq",
-                             start[i]);
-    loop->body.owner = loop;
-    b->block = &loop->body;
+    TileValue **sum = ARENA_ARRAY(b->arena, TileValue *, count + n->back->grads.n);
+    for (int i = 0; i < count; i++) sum[i] = grad_start(n, ROW_QUERIES, &parts->data[i]);
+    int all = begin_grads(n, AX_M, sum, count);
+    TileOp *loop = open_sweep(n, sum, all);
     grad_load_rows(n, ROW_KEYS, hkv, true, true);
     Pair p = pair(n, grad_load(n, "v", b->tensor_v, hkv, AX_N, AX_E), doa);
     for (int i = 0; i < count; i++) {
@@ -622,10 +566,9 @@ static void build_queries(Nest *n) {
         if (more) sum[i] = more;
     }
     grow_grads(n, AX_M, sum + count);
-    yield(n, sum, all);
-    b->block = &b->k->body;
-    grad_give_rows(n, ROW_QUERIES, loop->results.data, true, true, n->pieces[ROW_QUERIES]);
-    end_grads(n, AX_M, loop->results.data + count);
+    close_loop(n, loop, sum, all);
+    grad_give_rows(n, ROW_QUERIES, sum, true, true, n->pieces[ROW_QUERIES]);
+    end_grads(n, AX_M, sum + count);
 }
 
 // ---- kernel: what was summed becomes dq
@@ -648,30 +591,26 @@ static void build_convert(Nest *n, RowSide side) {
 
 enum { MOST_COLUMNS = 384 }; // of dk and dv in the registers of a GPU's block
 
-static void find_attained(void *ctx, const Ex *e) {
-    bool *found = ctx;
-    *found |= e->op == EX_EQ && e->args[0]->type == EX_F32 &&
-              (ex_uses(e->args[0], SYM_ROW, -1) || ex_uses(e->args[1], SYM_ROW, -1));
+static bool asks_for_extremum(void *ctx, const Ex *e) {
+    (void)ctx;
+    return e->op == EX_EQ && e->args[0]->type == EX_F32 && ex_uses(e, SYM_ROW, -1);
 }
+
+static bool asks(const Ex *e) { return ex_any(e, asks_for_extremum, NULL); }
 
 // Whether a pair's gradient hangs on whether its score is the row's extremum, bit for bit.
 static bool looks_for_extremum(const Backward *back) {
-    bool found = false;
-    ex_visit(back->weight, find_attained, &found);
-    ex_visit(back->ds, find_attained, &found);
-    for (int i = 0; i < back->products.n; i++)
-        ex_visit(back->products.data[i].d, find_attained, &found);
-    for (int i = 0; i < back->rows.n; i++)
-        ex_visit(back->rows.data[i].value, find_attained, &found);
-    for (int i = 0; i < back->grads.n; i++)
-        ex_visit(back->grads.data[i].value, find_attained, &found);
+    bool found = asks(back->weight) || asks(back->ds);
+    for (int i = 0; i < back->products.n; i++) found |= asks(back->products.data[i].d);
+    for (int i = 0; i < back->rows.n; i++) found |= asks(back->rows.data[i].value);
+    for (int i = 0; i < back->grads.n; i++) found |= asks(back->grads.data[i].value);
     return found;
 }
 
 // What has no kernel yet.
 static bool accepts(const Backward *back, Diags *diags) {
     const RowProgram *row = back->row;
-    bool norms = uses(row->modified, SYM_SQQ) || uses(row->modified, SYM_SQK);
+    bool norms = ex_uses(row->modified, SYM_SQQ, -1) || ex_uses(row->modified, SYM_SQK, -1);
     if (norms && looks_for_extremum(back)) // sums of squares are rounded by how tiles lie
         diag_error(diags, row->span,
                    "the gradient of '%s' has no kernel yet: it goes to the keys that attain an "

@@ -26,6 +26,8 @@
 // through).
 #include "passes/tile/build.h"
 
+#include "ir/tile_blocks.h"
+
 #include <assert.h>
 #include <math.h>
 #include <string.h>
@@ -110,6 +112,11 @@ ExOp build_merge(ExOp reduce) {
 
 // ---- what symbols stand for
 
+const Ex *build_of(Build *b, TileValue *v) {
+    build_bind(b, SYM_PARAM, v->id, v);
+    return ex_sym(b->pool, SYM_PARAM, v->id, dtype_reads(v->dtype));
+}
+
 void build_bind(Build *b, ExSym sym, int index, TileValue *v) {
     Binding new = {sym, index, v};
     VEC_PUSH(b->arena, &b->env, new);
@@ -165,20 +172,36 @@ int build_input(Build *b, int tensor) {
     return b->p->inputs.n - 1;
 }
 
-static int main_tensor(Build *b, const char *name, TensorRole role, Dtype t, int heads, int rows,
-                       int columns) {
+// A backward's workspace with room for what rows are padded by.
+static const Ex *padded_rows(Build *b, const Ex *rows) {
+    ExPool *x = b->pool;
+    const Ex *unit = ex_i32(x, TILE_BLOCK_ROWS), *one = ex_i32(x, 1);
+    const Ex *blocks = ex_2(x, EX_ADD, ex_2(x, EX_DIV, rows, unit), build_size(b, SIZE_B));
+    return ex_2(x, EX_MUL, ex_2(x, EX_ADD, blocks, one), unit);
+}
+
+TileTensor build_open_tensor(Build *b, const char *name, TensorRole role, int index, Dtype t,
+                             int heads, int rows, int columns) {
+    const Ex *of_heads = build_size(b, heads);
     TileTensor new = {.name = name,
                       .role = role,
+                      .index = index,
                       .dtype = t,
-                      .rank = columns ? 4 : 3,
-                      .extent = {build_size(b, SIZE_B), build_size(b, heads), build_size(b, rows),
-                                 ex_i32(b->pool, columns)}};
+                      .rank = 3,
+                      .extent = {build_size(b, SIZE_B), of_heads, build_size(b, rows)}};
     if (b->p->batch) {
         places_rows(&b->at, &new, rows == SIZE_SK);
-        new.extent[new.rank++] = build_size(b, heads);
-        if (columns) new.extent[new.rank++] = ex_i32(b->pool, columns);
+        new.extent[new.rank++] = of_heads;
     }
-    return build_tensor(b, new);
+    if (b->p->batch && role == TENSOR_WORK)
+        new.extent[1] = padded_rows(b, new.extent[0]), new.extent[0] = of_heads;
+    if (columns) new.extent[new.rank++] = ex_i32(b->pool, columns);
+    return new;
+}
+
+int build_main_tensor(Build *b, const char *name, TensorRole role, int index, Dtype t, int heads,
+                      int rows, int columns) {
+    return build_tensor(b, build_open_tensor(b, name, role, index, t, heads, rows, columns));
 }
 
 static void add_inputs(Build *b) {
@@ -200,33 +223,29 @@ static void add_inputs(Build *b) {
 
 static void add_saved(Build *b) {
     b->first_saved = b->p->tensors.n;
-    for (int i = 0; b->saves && i < b->saves->nsaved && b->phase != PHASE_PART; i++) {
-        int saved = main_tensor(b, arena_printf(b->arena, "saved%d", i), TENSOR_SAVED, DT_F32,
-                                SIZE_HQ, SIZE_SQ, 0);
-        b->p->tensors.data[saved].index = i;
-    }
+    for (int i = 0; b->saves && i < b->saves->nsaved && b->phase != PHASE_PART; i++)
+        build_main_tensor(b, arena_printf(b->arena, "saved%d", i), TENSOR_SAVED, i, DT_F32, SIZE_HQ,
+                          SIZE_SQ, 0);
 }
 
 void build_tensors(Build *b, Dtype t, Dtype kv, bool emits) {
     const RowProgram *row = b->row;
     if (b->phase != PHASE_COMBINE) {
-        b->tensor_q = main_tensor(b, "q", TENSOR_Q, t, SIZE_HQ, SIZE_SQ, row->D);
-        b->tensor_k = main_tensor(b, "k", TENSOR_K, kv, SIZE_HKV, SIZE_SK, row->D);
-        b->tensor_v = row->v_in_k ? b->tensor_k
-                                  : main_tensor(b, "v", TENSOR_V, kv, SIZE_HKV, SIZE_SK, row->Dv);
+        b->tensor_q = build_main_tensor(b, "q", TENSOR_Q, 0, t, SIZE_HQ, SIZE_SQ, row->D);
+        b->tensor_k = build_main_tensor(b, "k", TENSOR_K, 0, kv, SIZE_HKV, SIZE_SK, row->D);
+        b->tensor_v = row->v_in_k
+                          ? b->tensor_k
+                          : build_main_tensor(b, "v", TENSOR_V, 0, kv, SIZE_HKV, SIZE_SK, row->Dv);
     }
     if (b->phase != PHASE_PART)
-        b->tensor_o = main_tensor(b, "o", TENSOR_O, t, SIZE_HQ, SIZE_SQ, row->Dv);
+        b->tensor_o = build_main_tensor(b, "o", TENSOR_O, 0, t, SIZE_HQ, SIZE_SQ, row->Dv);
     add_inputs(b);
     if (b->phase == PHASE_PART || b->phase == PHASE_COMBINE) build_state_tensors(b);
     if (b->p->batch) places_index_tensors(&b->at);
     build_own_whole_sizes(b);
     b->first_emit = b->p->tensors.n;
-    for (int i = 0; i < row->emits.n && emits && b->phase != PHASE_PART; i++) {
-        int emit =
-            main_tensor(b, row->emits.data[i].name, TENSOR_EMIT, DT_F32, SIZE_HQ, SIZE_SQ, 0);
-        b->p->tensors.data[emit].index = i;
-    }
+    for (int i = 0; i < row->emits.n && emits && b->phase != PHASE_PART; i++)
+        build_main_tensor(b, row->emits.data[i].name, TENSOR_EMIT, i, DT_F32, SIZE_HQ, SIZE_SQ, 0);
 }
 
 // ---- kernels
@@ -319,6 +338,17 @@ TileValue *build_row(Build *b, const char *name, const Ex *e) {
     return build_map(b, name, DT_F32, AX_M, AX_NONE, e);
 }
 
+TileValue *build_mma(Build *b, const char *name, TileValue *x, TileValue *y, TileValue *sum,
+                     AxisRole rows, AxisRole columns, Span span) {
+    TileOp *op = tile_op(b->p, b->k, b->block, TILE_MMA, span.file ? span : b->row->span);
+    op->tf32 = b->tf32;
+    tile_arg(b->p, op, x);
+    tile_arg(b->p, op, y);
+    if (sum) tile_arg(b->p, op, sum);
+    uint8_t axes[] = {(uint8_t)b->axis[rows], (uint8_t)b->axis[columns]};
+    return tile_result(b->p, b->k, op, name, DT_F32, axes, 2);
+}
+
 TileValue *build_reduce(Build *b, const char *name, ExOp op, AxisRole over, const Ex *e,
                         Span span) {
     TileOp *map = build_open_map(b, AX_M, (int)over, e->nargs && e->span.file ? e->span : span);
@@ -357,24 +387,39 @@ static bool is_of_parts(const Build *b, int tensor) {
     return b->phase == PHASE_COMBINE && (is_numbers(b, tensor) || tensor == b->from.sums);
 }
 
-// [rows, head, columns]; a workspace has the part before, keys the page.
+const Ex *build_place_of_work(Build *b, AxisRole rows) {
+    ExPool *x = b->pool;
+    const Ex *first, *unit = ex_i32(x, TILE_BLOCK_ROWS);
+    (rows == AX_M ? places_query : places_key)(&b->at, ex_i32(x, 0), &first);
+    first = ex_2(x, EX_ADD, ex_2(x, EX_DIV, first, unit), ex_symbol(x, SYM_B));
+    return ex_2(x, EX_ADD, ex_2(x, EX_MUL, first, unit), build_pos(b, rows));
+}
+
+// A workspace of a forward is of parts.
+static bool is_work(const Build *b, int tensor, bool backward) {
+    return b->p->tensors.data[tensor].role == TENSOR_WORK && tile_is_backward(b->p) == backward;
+}
+
+// [rows, head, columns]; a forward's workspace has the part before, keys the page. A backward's has the heads before.
 static void set_places(Build *b, TileOp *op, int tensor, AxisRole rows, int columns,
                        const Ex *head) {
     const Ex *index[2];
-    bool queries = rows == AX_M, work = b->p->tensors.data[tensor].role == TENSOR_WORK;
+    bool queries = rows == AX_M, sums = is_work(b, tensor, true);
     int n = 0, places = queries ? places_query(&b->at, build_query(b), index)
                                 : places_key(&b->at, build_pos(b, rows), index);
     op->tensor = tensor;
-    if (work) by_index(op, &n, b->part ? b->part : tile_of(b, AX_S));
+    if (sums && b->p->tensors.data[tensor].dtype == DT_F32) index[0] = build_place_of_work(b, rows);
+    if (sums) by_index(op, &n, head);
+    if (is_work(b, tensor, false)) by_index(op, &n, b->part ? b->part : tile_of(b, AX_S));
     if (is_of_parts(b, tensor)) by_index(op, &n, b->part);
     if (is_numbers(b, tensor)) by_index(op, &n, ex_i32(b->pool, b->number));
     for (int i = 0; i < places; i++) {
         op->each[n] = true;
         op->coord[n++] = (TileCoord){.axis = b->axis[rows], .at = index[i]};
     }
-    if (queries)
+    if (queries && !sums)
         by_row(b, op, &n, head);
-    else
+    else if (!sums)
         by_index(op, &n, head);
     if (columns != AX_NONE) by_tile(b, op, &n, (AxisRole)columns);
 }
@@ -384,7 +429,7 @@ static void set_places(Build *b, TileOp *op, int tensor, AxisRole rows, int colu
 static void set_coords(Build *b, TileOp *op, int tensor, AxisRole rows, int columns,
                        const Ex *head) {
     int n = 0;
-    bool work = b->p->tensors.data[tensor].role == TENSOR_WORK;
+    bool work = is_work(b, tensor, false);
     if (b->p->batch) return set_places(b, op, tensor, rows, columns, head);
     op->tensor = tensor;
     if (is_of_parts(b, tensor)) by_index(op, &n, b->part);
@@ -412,10 +457,9 @@ static const Ex *own_head(Build *b, AxisRole rows) {
     return rows == AX_M ? head_of_row(b) : key_head(b);
 }
 
-static TileValue *load_of(Build *b, const char *name, int tensor, AxisRole rows, int columns,
-                          const Ex *head, int from, int width) {
+TileValue *build_load_of(Build *b, const char *name, int tensor, AxisRole rows, int columns,
+                         const Ex *head) {
     TileOp *op = tile_op(b->p, b->k, b->block, TILE_LOAD, b->row->span);
-    op->from_column = from, op->width = width;
     set_coords(b, op, tensor, rows, columns, head);
     uint8_t axes[2] = {(uint8_t)b->axis[rows]};
     if (columns != AX_NONE) axes[1] = (uint8_t)b->axis[columns];
@@ -424,7 +468,7 @@ static TileValue *load_of(Build *b, const char *name, int tensor, AxisRole rows,
 }
 
 TileValue *build_load(Build *b, const char *name, int tensor, AxisRole rows, int columns) {
-    return load_of(b, name, tensor, rows, columns, own_head(b, rows), 0, 0);
+    return build_load_of(b, name, tensor, rows, columns, own_head(b, rows));
 }
 
 AxisRole build_row_columns(const Build *b, RowSide side, int row) {
@@ -434,32 +478,51 @@ AxisRole build_row_columns(const Build *b, RowSide side, int row) {
     return AX_D;
 }
 
-// Of n heads, each for as many of the queries'; where rows are packed a tile is of one of the keys'.
-static const Ex *head_among(Build *b, RowSide side, const Ex *n) {
+const Ex *build_head_among(Build *b, RowSide side, const RowOperand *r, const Ex *own,
+                           const Ex *h) {
     ExPool *x = b->pool;
-    bool queries = side == ROW_QUERIES;
-    const Ex *h = queries ? head_of_row(b) : ex_symbol(x, SYM_H);
-    const Ex *all = build_size(b, b->packed && !queries ? SIZE_HKV : SIZE_HQ);
+    if (r->input < 0) return own;
+    const Ex *all = build_size(b, b->packed && side == ROW_KEYS ? SIZE_HKV : SIZE_HQ);
+    const Ex *n = b->row->inputs.data[r->input].extent[1];
     if (ex_is_i32(n, 1)) return ex_i32(x, 0);
     return n == all ? h : ex_2(x, EX_DIV, ex_2(x, EX_MUL, h, n), all);
 }
 
-TileValue *build_load_row(Build *b, const char *name, RowSide side, int row) {
-    const RowOperand *r = &b->row->rows[side].data[row];
+bool build_is_slice(const Build *b, const RowOperand *r) {
     const RowInput *in = r->input < 0 ? NULL : &b->row->inputs.data[r->input];
-    AxisRole rows = side == ROW_QUERIES ? AX_M : AX_N;
-    int tensor = in ? b->p->inputs.data[r->input] : rows == AX_M ? b->tensor_q : b->tensor_k;
-    int all = in ? in->extent[in->rank - 1]->i : b->row->D;
-    const Ex *head = in ? head_among(b, side, in->extent[1]) : own_head(b, rows);
-    return load_of(b, name, tensor, rows, build_row_columns(b, side, row), head, r->from,
-                   r->width < all ? r->width : 0);
+    return r->width < (in ? in->extent[in->rank - 1]->i : b->row->D);
+}
+
+TileValue *build_load_row(Build *b, RowSide side, int row, const Ex *own, const Ex *h) {
+    const RowOperand *r = &b->row->rows[side].data[row];
+    bool keys = side == ROW_KEYS, input = r->input >= 0;
+    const char *name = input ? b->row->inputs.data[r->input].name : keys ? "k" : "q";
+    int tensor = input ? b->p->inputs.data[r->input] : keys ? b->tensor_k : b->tensor_q;
+    TileValue *v =
+        build_load_of(b, name, tensor, keys ? AX_N : AX_M, build_row_columns(b, side, row),
+                      build_head_among(b, side, r, own, h));
+    v->def->from_column = r->from;
+    v->def->width = build_is_slice(b, r) ? r->width : 0;
+    return v;
+}
+
+TileValue *build_own_row(Build *b, RowSide side, int row) {
+    bool keys = side == ROW_KEYS;
+    return build_load_row(b, side, row, own_head(b, keys ? AX_N : AX_M),
+                          keys ? ex_symbol(b->pool, SYM_H) : head_of_row(b));
+}
+
+TileOp *build_store_of(Build *b, int tensor, TileValue *v, AxisRole rows, int columns,
+                       const Ex *head) {
+    TileOp *op = tile_op(b->p, b->k, b->block, TILE_STORE, b->row->span);
+    set_coords(b, op, tensor, rows, columns, head);
+    op->when = b->when;
+    tile_arg(b->p, op, v);
+    return op;
 }
 
 void build_store(Build *b, int tensor, TileValue *v, int columns) {
-    TileOp *op = tile_op(b->p, b->k, b->block, TILE_STORE, b->row->span);
-    set_coords(b, op, tensor, AX_M, columns, own_head(b, AX_M));
-    op->when = b->when;
-    tile_arg(b->p, op, v);
+    build_store_of(b, tensor, v, AX_M, columns, own_head(b, AX_M));
 }
 
 TileValue *build_carry(Build *b, TileOp *loop, const char *name, TileValue *start) {
@@ -473,13 +536,20 @@ TileValue *build_carry(Build *b, TileOp *loop, const char *name, TileValue *star
     return inside;
 }
 
-TileOp *build_loop(Build *b, AxisRole axis, const Ex *to) {
+TileOp *build_loop(Build *b, int axis, const Ex *to) {
     TileOp *loop = tile_op(b->p, b->k, b->block, TILE_LOOP, b->row->span);
-    loop->axis = b->axis[axis];
+    loop->axis = axis;
     loop->from = ex_i32(b->pool, 0);
     loop->to = to;
     loop->index = ex_symbol(b->pool, SYM_STEP);
     return loop;
+}
+
+void build_yield(Build *b, const TileOp *loop, TileValue *const *v, int n) {
+    TileOp *yield = tile_op(b->p, b->k, b->block, TILE_YIELD, b->row->span);
+    for (int i = 0; i < n; i++)
+        if (v[i]) tile_arg(b->p, yield, v[i]);
+    b->block = loop->block;
 }
 
 // ---- row scalars: shifts and finished reductions
@@ -490,11 +560,8 @@ TileValue *build_raw_shift(Build *b, int shift, const char *name) {
 
 TileValue *build_safe_shift(Build *b, TileValue *raw) {
     ExPool *x = b->pool;
-    TileOp *map = build_open_map(b, AX_M, AX_NONE, b->row->span);
-    const Ex *r = pass_operand(b->p, map, raw);
-    const Ex *none = ex_2(x, EX_EQ, r, ex_f32(x, INFINITY));
-    const Ex *safe = ex_select(x, none, ex_f32(x, 0.0f), r);
-    return pass_out(b->p, b->k, map, "a", DT_F32, safe, EX_CONST, 0);
+    const Ex *r = build_of(b, raw), *none = ex_2(x, EX_EQ, r, ex_f32(x, INFINITY));
+    return build_row(b, "a", ex_select(x, none, ex_f32(x, 0.0f), r));
 }
 
 static bool is_given(void *ctx, const Ex *e) {
@@ -507,19 +574,16 @@ static bool is_given(void *ctx, const Ex *e) {
 // an input, a sink, may be infinite; where it stays what it was, nothing moved. Half the way: the factor's root.
 TileValue *build_rescale(Build *b, int shift, TileValue *now, TileValue *before, bool half) {
     ExPool *x = b->pool;
-    TileOp *map = build_open_map(b, AX_M, AX_NONE, b->row->span);
-    const Ex *old = pass_operand(b->p, map, before), *unit = b->s->units.data[shift];
-    const Ex *step = ex_2(x, EX_SUB, pass_operand(b->p, map, now), old);
-    if (unit) step = ex_2(x, EX_MUL, step, build_resolve(b, map, unit));
+    const Ex *old = build_of(b, before), *new = build_of(b, now), *unit = b->s->units.data[shift];
+    const Ex *step = ex_2(x, EX_SUB, new, old);
+    if (unit) step = ex_2(x, EX_MUL, step, unit);
     if (half) step = ex_2(x, EX_MUL, step, ex_f32(x, 0.5f));
     const Ex *factor = ex_1(x, EX_EXP2, step);
     if (unit && unit->op != EX_CONST)
         factor = ex_select(x, ex_2(x, EX_EQ, old, ex_f32(x, INFINITY)), ex_f32(x, 0.0f), factor);
-    if (ex_any(b->s->shifts.data[shift], is_given, NULL)) {
-        const Ex *same = ex_2(x, EX_EQ, pass_operand(b->p, map, now), old);
-        factor = ex_select(x, same, ex_f32(x, 1.0f), factor);
-    }
-    return pass_out(b->p, b->k, map, "c", DT_F32, factor, EX_CONST, 0);
+    if (ex_any(b->s->shifts.data[shift], is_given, NULL))
+        factor = ex_select(x, ex_2(x, EX_EQ, new, old), ex_f32(x, 1.0f), factor);
+    return build_row(b, "c", factor);
 }
 
 // ---- scales
@@ -554,9 +618,7 @@ TileValue *build_ratio(Build *b, int scale, TileValue *const *now, TileValue *co
 
 TileValue *build_product(Build *b, TileValue *x, TileValue *y) {
     if (!x || !y) return x ? x : y;
-    TileOp *map = build_open_map(b, AX_M, AX_NONE, b->row->span);
-    const Ex *e = ex_2(b->pool, EX_MUL, pass_operand(b->p, map, x), pass_operand(b->p, map, y));
-    return pass_out(b->p, b->k, map, "c", DT_F32, e, EX_CONST, 0);
+    return build_row(b, "c", ex_2(b->pool, EX_MUL, build_of(b, x), build_of(b, y)));
 }
 
 static bool is_open(void *ctx, const Ex *e) {

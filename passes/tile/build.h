@@ -92,6 +92,8 @@ const Ex *build_resolve(Build *b, TileOp *map, const Ex *e);
 // ---- what symbols stand for
 void build_bind(Build *b, ExSym sym, int index, TileValue *v);
 TileValue *build_bound(const Build *b, ExSym sym, int index); // NULL: nothing yet
+const Ex *build_of(Build *b,
+                   TileValue *v); // what an expression calls a value, until the map is built
 
 void build_batch(Build *b, const PassOptions *o); // where rows lie: sizes, before there are tensors
 
@@ -99,6 +101,11 @@ void build_batch(Build *b, const PassOptions *o); // where rows lie: sizes, befo
 TileKernel *build_kernel(Build *b, TilePurpose purpose, const char *suffix, const AxisRole *axes,
                          int n);
 int build_tensor(Build *b, TileTensor t);
+// [batch, head, rows], and columns where there are some; of sequences [rows, head], in a backward's workspace [head, rows].
+TileTensor build_open_tensor(Build *b, const char *name, TensorRole role, int index, Dtype t,
+                             int heads, int rows, int columns);
+int build_main_tensor(Build *b, const char *name, TensorRole role, int index, Dtype t, int heads,
+                      int rows, int columns);
 void build_tensors(Build *b, Dtype t, Dtype kv, bool emits); // q, k, v, o, inputs; emits
 int build_input(Build *b, int tensor);                       // as which expressions read it
 
@@ -112,15 +119,30 @@ TileValue *build_map(Build *b, const char *name, Dtype t, int x, int y, const Ex
 TileValue *build_row(Build *b, const char *name, const Ex *e); // one f32 for each query
 TileValue *build_reduce(Build *b, const char *name, ExOp op, AxisRole over, const Ex *e,
                         Span span); // of the map, where e has none
+TileValue *build_mma(Build *b, const char *name, TileValue *x, TileValue *y, TileValue *sum,
+                     AxisRole rows, AxisRole columns, Span span); // span: none, or its own
 // Tiles along one axis or two (columns AX_NONE) of a tensor [batch, head, rows, columns]: of the rows' head, or of its keys'.
 TileValue *build_load(Build *b, const char *name, int tensor, AxisRole rows, int columns);
-// Of one of the row program's rows.
-TileValue *build_load_row(Build *b, const char *name, RowSide side, int row);
+TileValue *build_load_of(Build *b, const char *name, int tensor, AxisRole rows, int columns,
+                         const Ex *head);
+// Of one of the row program's rows: of q or k the head `own`, of an input its head for the queries' head h.
+TileValue *build_load_row(Build *b, RowSide side, int row, const Ex *own, const Ex *h);
+TileValue *build_own_row(Build *b, RowSide side, int row); // those of the tile's rows
+// Each of an input's heads is for as many of the queries'; where rows are packed a tile is of one of the keys'.
+const Ex *build_head_among(Build *b, RowSide side, const RowOperand *r, const Ex *own, const Ex *h);
+bool build_is_slice(const Build *b, const RowOperand *r); // some columns of the tensor
 AxisRole build_row_columns(const Build *b, RowSide side, int row);
 void build_store(Build *b, int tensor, TileValue *v, int columns);
+TileOp *build_store_of(Build *b, int tensor, TileValue *v, AxisRole rows, int columns,
+                       const Ex *head);
+// Sums for dq and numbers of rows in workspace: those of each sequence begin at a whole block (ir/tile_blocks.h), behind all of the
+// one before. Tensor copies begin at multiples of 16 bytes.
+const Ex *build_place_of_work(Build *b, AxisRole rows);
 // What a loop carries: its start before the loop, its name in it, its last value after it.
 TileValue *build_carry(Build *b, TileOp *loop, const char *name, TileValue *start);
-TileOp *build_loop(Build *b, AxisRole axis, const Ex *to); // from 0
+TileOp *build_loop(Build *b, int axis, const Ex *to); // from 0, along the kernel's axis
+// What a step leaves (NULL: nothing); operations then go behind the loop.
+void build_yield(Build *b, const TileOp *loop, TileValue *const *v, int n);
 
 // ---- scores
 // Whether the modified score is never -inf by itself.   sweep.c

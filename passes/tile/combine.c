@@ -76,16 +76,15 @@ static TileValue *merged(Build *b, Merge *m, const char *name, ExOp op, int shif
     for (int i = 0; i < m->n; i++)
         by[i] = build_product(b, shift < 0 ? NULL : m->side[i].c[shift],
                               scale < 0 ? NULL : m->side[i].r[scale]);
-    TileOp *map = build_open_map(b, AX_M, columns, b->row->span);
     const Ex *all = NULL;
     for (int i = 0; i < m->n; i++) {
         const Side *s = &m->side[i];
-        const Ex *x = pass_operand(b->p, map, state < 0 ? s->acc : s->state[state]);
+        const Ex *x = build_of(b, state < 0 ? s->acc : s->state[state]);
         for (int n = 0; by[i] && n < (b->far ? 2 : 1); n++)
-            x = ex_2(b->pool, EX_MUL, x, pass_operand(b->p, map, by[i]));
+            x = ex_2(b->pool, EX_MUL, x, build_of(b, by[i]));
         all = all ? ex_2(b->pool, op, all, x) : x;
     }
-    return pass_out(b->p, b->k, map, name, DT_F32, all, EX_CONST, 0);
+    return build_map(b, name, DT_F32, AX_M, columns, all);
 }
 
 // ---- parts
@@ -112,10 +111,8 @@ static TileValue *load_part(Build *b, const char *name, int kept, int i, TileVal
     const Ex *number = begin_part(b, i);
     TileValue *v = build_if_begun(b, name, begun, build_load_kept(b, name, kept), none);
     if (!i) return v;
-    TileOp *map = build_open_map(b, AX_M, columns, b->row->span);
     const Ex *there = ex_2(x, EX_LT, number, build_own_parts(b));
-    const Ex *e = ex_select(x, there, pass_operand(b->p, map, v), none);
-    return pass_out(b->p, b->k, map, name, DT_F32, e, EX_CONST, 0);
+    return build_map(b, name, DT_F32, AX_M, columns, ex_select(x, there, build_of(b, v), none));
 }
 
 static void load_side(Build *b, Side *to, int part) {
@@ -150,7 +147,8 @@ static void open_loop(Build *b, Merge *m) {
         start.raw[i] = build_keeps_shift(b, i) ? raw_of(b, i, start.state, "a_0") : NULL;
     start.acc = build_map(b, "acc_0", DT_F32, AX_M, AX_E, ex_f32(x, 0.0f));
     const Ex *up = ex_2(x, EX_ADD, build_own_parts(b), ex_i32(x, together(b) - 1));
-    m->loop = build_loop(b, AX_S, ex_simplify(x, ex_2(x, EX_DIV, up, ex_i32(x, together(b)))));
+    up = ex_simplify(x, ex_2(x, EX_DIV, up, ex_i32(x, together(b))));
+    m->loop = build_loop(b, b->axis[AX_S], up);
     for (int i = 0; i < s->states.n; i++)
         to->state[i] = build_carry(b, m->loop, s->states.data[i].name, start.state[i]);
     for (int i = 0; i < s->shifts.n; i++)
@@ -168,12 +166,12 @@ static void step(Build *b, Merge *m) {
         m->new[i] = merged(b, m, name, build_merge(st->op), st->shift, st->scale, AX_NONE, i);
     }
     TileValue *acc = merged(b, m, "acc_new", EX_ADD, s->shift, s->scale, AX_E, -1);
-    TileOp *yield = tile_op(b->p, b->k, b->block, TILE_YIELD, b->row->span);
-    for (int i = 0; i < s->states.n; i++) tile_arg(b->p, yield, m->new[i]);
-    for (int i = 0; i < s->shifts.n; i++)
-        if (m->side[0].raw[i]) tile_arg(b->p, yield, m->raw_new[i]);
-    tile_arg(b->p, yield, acc);
-    b->block = m->loop->block;
+    int n = s->states.n;
+    TileValue **v = ARENA_ARRAY(b->arena, TileValue *, n + s->shifts.n + 1);
+    for (int i = 0; i < n; i++) v[i] = m->new[i];
+    for (int i = 0; i < s->shifts.n; i++) v[n + i] = m->side[0].raw[i] ? m->raw_new[i] : NULL;
+    v[n + s->shifts.n] = acc;
+    build_yield(b, m->loop, v, n + s->shifts.n + 1);
 }
 
 // ---- the grid

@@ -80,49 +80,13 @@ static TileValue *tile_of(Nest *n, RowSide side, int row) {
     return build_bound(&n->b, symbol_of(side), row);
 }
 
-static int columns_in(const Nest *n, const RowOperand *r) {
-    if (r->input < 0) return n->b.row->D;
-    const RowInput *in = &n->b.row->inputs.data[r->input];
-    return in->extent[in->rank - 1]->i;
-}
-
-// Of n heads, each for as many of the queries'.
-static const Ex *head_among(Nest *n, const RowOperand *r, const Ex *own) {
-    ExPool *x = n->b.pool;
-    const Ex *all = build_size(&n->b, SIZE_HQ);
-    if (r->input < 0) return own;
-    const Ex *heads = n->b.row->inputs.data[r->input].extent[1];
-    if (ex_is_i32(heads, 1)) return ex_i32(x, 0);
-    if (heads == all) return grad_head(n);
-    return ex_2(x, EX_DIV, ex_2(x, EX_MUL, grad_head(n), heads), all);
-}
-
-static TileValue *load_row(Nest *n, RowSide side, int row, const Ex *head) {
-    Build *b = &n->b;
-    const RowOperand *r = operand(n, side, row);
-    const char *name = r->input >= 0 ? b->row->inputs.data[r->input].name : side ? "k" : "q";
-    int tensor = r->input >= 0 ? b->p->inputs.data[r->input] : side ? b->tensor_k : b->tensor_q;
-    TileValue *v = grad_load(n, name, tensor, head_among(n, r, head), rows_of(side),
-                             build_row_columns(b, side, row));
-    v->def->from_column = r->from;
-    v->def->width = r->width < columns_in(n, r) ? r->width : 0;
-    return v;
-}
-
-static const Ex *in_channels(Nest *n, TileOp *map, AxisRole columns, const Ex *e) {
-    n->b.columns = columns;
-    e = build_resolve(&n->b, map, grad_placed(n, e));
-    n->b.columns = AX_M;
-    return e;
-}
-
 static TileValue *times_factor(Nest *n, const char *name, const Seen *s, TileValue *x, Dtype t) {
     Build *b = &n->b;
-    AxisRole columns = build_row_columns(b, ROW_QUERIES, s->row);
-    TileOp *map = build_open_map(b, AX_M, columns, b->row->span);
-    const Ex *factor = in_channels(n, map, columns, s->factor);
-    return pass_out(b->p, b->k, map, name, t,
-                    ex_2(b->pool, EX_MUL, pass_operand(b->p, map, x), factor), EX_CONST, 0);
+    AxisRole columns = b->columns = build_row_columns(b, ROW_QUERIES, s->row);
+    const Ex *e = ex_2(b->pool, EX_MUL, build_of(b, x), s->factor);
+    TileValue *v = grad_map(n, name, t, AX_M, (int)columns, e);
+    b->columns = AX_M;
+    return v;
 }
 
 // Behind the rows, in what SYM_Q stands for.
@@ -144,7 +108,7 @@ void grad_load_rows(Nest *n, RowSide side, const Ex *head, bool own, bool inputs
     for (int i = 0; i < n->b.row->rows[side].n; i++) {
         bool is_own = grad_is_own(n, side, i);
         if ((i && !pass_uses_row(n->b.row, side, i)) || !(is_own ? own : inputs)) continue;
-        build_bind(&n->b, symbol_of(side), i, load_row(n, side, i, head));
+        build_bind(&n->b, symbol_of(side), i, build_load_row(&n->b, side, i, head, grad_head(n)));
     }
     if (side == ROW_QUERIES) load_seen(n);
 }
@@ -185,10 +149,7 @@ TileValue *grad_squares(Nest *n, RowSide side, int row) {
 // ---- gradients
 
 static TileValue *sum_of(Nest *n, const char *name, TileValue *x, AxisRole over, TileValue *to) {
-    Build *b = &n->b;
-    TileOp *op = build_open_map(b, AX_M, AX_N, b->row->span);
-    TileValue *sum =
-        pass_out(b->p, b->k, op, name, DT_F32, pass_operand(b->p, op, x), EX_ROWSUM, b->axis[over]);
+    TileValue *sum = grad_sum_over(n, name, AX_M, AX_N, over, build_of(&n->b, x));
     return to ? grad_plus(n, name, to, sum, over == AX_M ? AX_N : AX_M, AX_NONE) : sum;
 }
 
@@ -219,21 +180,20 @@ TileValue *grad_part(Nest *n, RowSide side, const Part *part, const Pair *p, Til
     return all;
 }
 
-TileValue *grad_start(Nest *n, RowSide side, const Part *part, const char *mark) {
+TileValue *grad_start(Nest *n, RowSide side, const Part *part) {
     const char *name = part->norm ? "sq" : side == ROW_KEYS ? "dk" : "dq";
     int columns = part->norm ? AX_NONE : (int)build_row_columns(&n->b, side, part->row);
-    return grad_zeros(n, arena_printf(n->b.arena, "%s%s", name, mark), rows_of(side), columns);
+    return grad_zeros(n, name, (int)rows_of(side), columns);
 }
 
 // Twice the rows of x by the numbers of these rows.
 static TileValue *twice(Nest *n, const char *name, TileValue *x, TileValue *by, TileValue *to,
                         AxisRole rows, AxisRole columns) {
     Build *b = &n->b;
-    TileOp *op = build_open_map(b, rows, columns, b->row->span);
-    const Ex *e = ex_2(b->pool, EX_MUL, pass_operand(b->p, op, x), pass_operand(b->p, op, by));
+    const Ex *e = ex_2(b->pool, EX_MUL, build_of(b, x), build_of(b, by));
     e = ex_2(b->pool, EX_MUL, e, ex_f32(b->pool, 2));
-    if (to) e = ex_2(b->pool, EX_ADD, pass_operand(b->p, op, to), e);
-    return pass_out(b->p, b->k, op, name, DT_F32, e, EX_CONST, 0);
+    if (to) e = ex_2(b->pool, EX_ADD, build_of(b, to), e);
+    return build_map(b, name, DT_F32, (int)rows, (int)columns, e);
 }
 
 // From the gradient of what products see to that of the row, and to what the factor reads.
@@ -298,9 +258,10 @@ void grad_give_rows(Nest *n, RowSide side, TileValue *const *sum, bool own, bool
                                    : n->tensor_dq;
         const Ex *head = side == ROW_QUERIES ? grad_head(n) : ex_symbol(b->pool, SYM_H);
         AxisRole columns = build_row_columns(b, side, i);
-        TileOp *op = grad_store(n, tensor, head_among(n, r, head), rows_of(side), columns, v, adds);
+        TileOp *op = grad_store(n, tensor, build_head_among(b, side, r, head, grad_head(n)),
+                                rows_of(side), (int)columns, v, adds);
         bool piece = r->input >= 0 || n->pieces[side];
-        if (adds && (r->width < columns_in(n, r) || (piece && n->by_element)))
+        if (adds && (build_is_slice(b, r) || (piece && n->by_element)))
             place_columns(n, op, side, columns, r->from);
     }
 }

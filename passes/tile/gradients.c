@@ -1,27 +1,11 @@
 // gradients.c: what kernels of a backward load, compute and store, and the gradients of inputs.
 #include "passes/tile/gradients.h"
 
-#include "ir/tile_blocks.h"
-
-static bool uses(const Ex *e, ExSym s) { return e && ex_uses(e, s, -1); }
+static bool uses(const Ex *e, ExSym s) { return ex_uses(e, s, -1); }
 
 // ---- small things
 
 const Ex *grad_head(Nest *n) { return n->head ? n->head : ex_symbol(n->b.pool, SYM_H); }
-
-bool grad_is_work(const Build *b, int tensor) {
-    return b->p->tensors.data[tensor].role == TENSOR_WORK;
-}
-
-// Sums for dq and numbers of rows: those of each sequence begin at a whole block (ir/tile_blocks.h), behind all of the one before. Tensor
-// copies begin at multiples of 16 bytes.
-static const Ex *place_of_work(Build *b, AxisRole rows) {
-    ExPool *x = b->pool;
-    const Ex *first, *unit = ex_i32(x, TILE_BLOCK_ROWS);
-    (rows == AX_M ? places_query : places_key)(&b->at, ex_i32(x, 0), &first);
-    first = ex_2(x, EX_ADD, ex_2(x, EX_DIV, first, unit), ex_symbol(x, SYM_B));
-    return ex_2(x, EX_ADD, ex_2(x, EX_MUL, first, unit), build_pos(b, rows));
-}
 
 // A number of the query, as an input is read.
 static const Ex *read(Nest *n, int tensor) {
@@ -31,8 +15,8 @@ static const Ex *read(Nest *n, int tensor) {
     int input = build_input(b, tensor);
     if (!b->p->batch) return ex_load(b->pool, input, EX_F32, at, 3, false);
     places_query(&b->at, at[2], &row[1]);
-    if (grad_is_work(b, tensor))
-        row[1] = place_of_work(b, AX_M);
+    if (b->p->tensors.data[tensor].role == TENSOR_WORK)
+        row[1] = build_place_of_work(b, AX_M);
     else
         swap = row[0], row[0] = row[1], row[1] = swap;
     return ex_load(b->pool, input, EX_F32, row, 2, false);
@@ -53,63 +37,21 @@ TileValue *grad_map(Nest *n, const char *name, Dtype t, int x, int y, const Ex *
     return build_map(&n->b, name, t, x, y, grad_placed(n, e));
 }
 
-static const Ex *tile_at(Build *b, int axis) {
-    return b->k->axes[axis].whole ? ex_i32(b->pool, 0) : ex_sym(b->pool, SYM_TILE, axis, EX_I32);
-}
-
-void grad_access(Build *b, TileOp *op, int tensor, const Ex *head, AxisRole rows, int columns) {
-    TileCoord *at = op->coord;
-    const Ex *row;
-    op->tensor = tensor;
-    if (b->p->batch) {
-        bool work = grad_is_work(b, tensor);
-        (rows == AX_M ? places_query : places_key)(&b->at, build_pos(b, rows), &row);
-        if (work && b->p->tensors.data[tensor].dtype == DT_F32) row = place_of_work(b, rows);
-        op->each[work] = true;
-        at[work] = (TileCoord){.axis = b->axis[rows], .at = row};
-        at[!work] = (TileCoord){.axis = -1, .at = head};
-        at += 2;
-    } else {
-        at[0] = (TileCoord){.axis = -1, .at = ex_symbol(b->pool, SYM_B)};
-        at[1] = (TileCoord){.axis = -1, .at = head};
-        at[2] = (TileCoord){.axis = b->axis[rows], .at = tile_at(b, b->axis[rows])};
-        at += 3;
-    }
-    if (columns != AX_NONE)
-        *at = (TileCoord){.axis = b->axis[columns], .at = tile_at(b, b->axis[columns])};
-}
-
 TileValue *grad_load(Nest *n, const char *name, int tensor, const Ex *head, AxisRole rows,
                      int columns) {
-    Build *b = &n->b;
-    TileOp *op = tile_op(b->p, b->k, b->block, TILE_LOAD, b->row->span);
-    grad_access(b, op, tensor, head, rows, columns);
-    uint8_t axes[2] = {(uint8_t)b->axis[rows]};
-    if (columns != AX_NONE) axes[1] = (uint8_t)b->axis[columns];
-    return tile_result(b->p, b->k, op, name, b->p->tensors.data[tensor].dtype, axes,
-                       columns == AX_NONE ? 1 : 2);
+    return build_load_of(&n->b, name, tensor, rows, columns, head);
 }
 
 TileOp *grad_store(Nest *n, int tensor, const Ex *head, AxisRole rows, int columns, TileValue *v,
                    bool add) {
-    Build *b = &n->b;
-    TileOp *op = tile_op(b->p, b->k, b->block, TILE_STORE, b->row->span);
-    grad_access(b, op, tensor, head, rows, columns);
+    TileOp *op = build_store_of(&n->b, tensor, v, rows, columns, head);
     op->add = add;
-    tile_arg(b->p, op, v);
     return op;
 }
 
 TileValue *grad_mma(Nest *n, const char *name, TileValue *x, TileValue *y, TileValue *sum,
                     AxisRole rows, AxisRole columns) {
-    Build *b = &n->b;
-    TileOp *op = tile_op(b->p, b->k, b->block, TILE_MMA, b->row->span);
-    op->tf32 = b->tf32;
-    tile_arg(b->p, op, x);
-    tile_arg(b->p, op, y);
-    if (sum) tile_arg(b->p, op, sum);
-    uint8_t axes[] = {(uint8_t)b->axis[rows], (uint8_t)b->axis[columns]};
-    return tile_result(b->p, b->k, op, name, DT_F32, axes, 2);
+    return build_mma(&n->b, name, x, y, sum, rows, columns, n->b.row->span);
 }
 
 TileValue *grad_sum_over(Nest *n, const char *name, int x, int y, AxisRole over, const Ex *e) {
@@ -126,9 +68,8 @@ TileValue *grad_zeros(Nest *n, const char *name, int x, int y) {
 TileValue *grad_plus(Nest *n, const char *name, TileValue *x, TileValue *y, AxisRole rows,
                      int columns) {
     Build *b = &n->b;
-    TileOp *op = build_open_map(b, rows, columns, b->row->span);
-    const Ex *e = ex_2(b->pool, EX_ADD, pass_operand(b->p, op, x), pass_operand(b->p, op, y));
-    return pass_out(b->p, b->k, op, name, DT_F32, e, EX_CONST, 0);
+    const Ex *e = ex_2(b->pool, EX_ADD, build_of(b, x), build_of(b, y));
+    return build_map(b, name, DT_F32, (int)rows, columns, e);
 }
 
 // ---- gradients of inputs
@@ -206,7 +147,6 @@ void grad_store_input(Nest *n, const BackGrad *g, AxisRole other, int rides, Til
 }
 
 void grad_add(Nest *n, const BackGrad *g, AxisRole other, const Ex *value) {
-    Build *b = &n->b;
     bool rows = grad_goes_along(n, g, AX_M, other), columns = grad_goes_along(n, g, other, other),
          both = grad_scatters(n, g, other);
     if (both || (columns && (rows || n->by_element))) {
@@ -217,9 +157,7 @@ void grad_add(Nest *n, const BackGrad *g, AxisRole other, const Ex *value) {
     AxisRole first = columns ? AX_M : other, rest = columns ? other : AX_M;
     TileValue *v = grad_sum_over(n, "g", AX_M, (int)other, first, value);
     if (!rows && !columns && !n->by_element) {
-        TileOp *op = build_open_map(b, (int)rest, AX_NONE, b->row->span);
-        v = pass_out(b->p, b->k, op, "g", DT_F32, pass_operand(b->p, op, v), EX_ROWSUM,
-                     b->axis[rest]);
+        v = grad_sum_over(n, "g", (int)rest, AX_NONE, rest, build_of(&n->b, v));
         rows = true;
     }
     grad_store_input(n, g, other, rows || columns ? AX_NONE : AX_M, v);

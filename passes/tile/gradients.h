@@ -51,8 +51,6 @@ const Ex *grad_head(Nest *n); // of the queries
 // With the heads of the kernel, and numbers of queries where they are read.
 const Ex *grad_placed(Nest *n, const Ex *e);
 TileValue *grad_map(Nest *n, const char *name, Dtype t, int x, int y, const Ex *e);
-// [batch, head, rows], and columns where there are some; of sequences [rows, head], in workspace [head, rows].
-void grad_access(Build *b, TileOp *op, int tensor, const Ex *head, AxisRole rows, int columns);
 TileValue *grad_load(Nest *n, const char *name, int tensor, const Ex *head, AxisRole rows,
                      int columns);
 TileOp *grad_store(Nest *n, int tensor, const Ex *head, AxisRole rows, int columns, TileValue *v,
@@ -64,7 +62,6 @@ TileValue *grad_zeros(Nest *n, const char *name, int x, int y);
 // x + y, of tiles with these axes.
 TileValue *grad_plus(Nest *n, const char *name, TileValue *x, TileValue *y, AxisRole rows,
                      int columns);
-bool grad_is_work(const Build *b, int tensor);
 
 // ---- of inputs
 // Where the layout has what they add to; a sequence that has no such row gets nothing.
@@ -85,7 +82,7 @@ TileValue *grad_dot(Nest *n, int dot);
 TileValue *grad_squares(Nest *n, RowSide side, int row);
 // What a tile adds to a part: to `sum` (NULL: to nothing). NULL: it adds nothing.
 TileValue *grad_part(Nest *n, RowSide side, const Part *part, const Pair *p, TileValue *sum);
-TileValue *grad_start(Nest *n, RowSide side, const Part *part, const char *mark);
+TileValue *grad_start(Nest *n, RowSide side, const Part *part);
 // The gradients of the rows of q or k, or of inputs, of what their parts came to (by part; NULL: nothing): stored, or added.
 void grad_give_rows(Nest *n, RowSide side, TileValue *const *sum, bool own, bool inputs, bool add);
 void grad_give_values(Nest *n, const Ex *head, TileValue *dv);

@@ -217,11 +217,8 @@ bool pass_accepts_parts(const Stream *s, Diags *diags) {
 TileValue *build_if_begun(Build *b, const char *name, TileValue *begun, TileValue *v,
                           const Ex *none) {
     if (!begun) return v;
-    ExPool *x = b->pool;
-    TileOp *map = build_open_map(b, AX_M, AX_NONE, b->row->span);
-    const Ex *is = ex_2(x, EX_LT, ex_f32(x, 0), pass_operand(b->p, map, begun));
-    const Ex *e = ex_select(x, is, pass_operand(b->p, map, v), none);
-    return pass_out(b->p, b->k, map, name, DT_F32, e, EX_CONST, 0);
+    const Ex *is = ex_2(b->pool, EX_LT, ex_f32(b->pool, 0), build_of(b, begun));
+    return build_row(b, name, ex_select(b->pool, is, build_of(b, v), none));
 }
 
 static int columns_of(const Build *b, int i) { return i == build_sums(b) ? AX_E : AX_NONE; }

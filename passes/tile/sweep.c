@@ -21,18 +21,6 @@ typedef struct Sweep {
     TileValue **now;     // by state: with this tile; NULL until known
 } Sweep;
 
-static TileValue *mma(Build *b, const char *name, TileValue *x, TileValue *y, TileValue *sum,
-                      AxisRole columns, const Ex *of) {
-    Span span = of->span.file ? of->span : b->row->span;
-    TileOp *op = tile_op(b->p, b->k, b->block, TILE_MMA, span);
-    op->tf32 = b->tf32;
-    tile_arg(b->p, op, x);
-    tile_arg(b->p, op, y);
-    if (sum) tile_arg(b->p, op, sum);
-    uint8_t axes[] = {(uint8_t)b->axis[AX_M], (uint8_t)b->axis[columns]};
-    return tile_result(b->p, b->k, op, name, DT_F32, axes, 2);
-}
-
 // ---- a step
 
 // `select(s == -inf, identity, f(s))`, which keeps masked keys out of a reduction.
@@ -73,11 +61,8 @@ static void load_rows(Build *b, RowSide side, TileValue *first) {
     const RowProgram *row = b->row;
     b->tile[side] = ARENA_ARRAY(b->arena, TileValue *, row->rows[side].n + 1);
     b->tile[side][0] = first;
-    for (int i = 1; i < row->rows[side].n; i++) {
-        int input = row->rows[side].data[i].input;
-        const char *name = input >= 0 ? row->inputs.data[input].name : first->name;
-        if (pass_uses_row(row, side, i)) b->tile[side][i] = build_load_row(b, name, side, i);
-    }
+    for (int i = 1; i < row->rows[side].n; i++)
+        if (pass_uses_row(row, side, i)) b->tile[side][i] = build_own_row(b, side, i);
 }
 
 static void bind_squares(Build *b, RowSide side) {
@@ -98,11 +83,10 @@ static TileValue *scaled_query(Build *b, const int *row) {
     AxisRole columns = build_row_columns(b, ROW_QUERIES, row[ROW_QUERIES]);
     const Ex *factor = row_factor(b->row, row);
     if (!factor) return q;
-    TileOp *map = build_open_map(b, AX_M, columns, b->row->span);
     b->columns = columns;
-    const Ex *e = ex_2(x, EX_MUL, pass_operand(b->p, map, q), build_resolve(b, map, factor));
+    q = build_map(b, "q", q->dtype, AX_M, (int)columns, ex_2(x, EX_MUL, build_of(b, q), factor));
     b->columns = AX_M;
-    return pass_out(b->p, b->k, map, "q", q->dtype, e, EX_CONST, 0);
+    return q;
 }
 
 // The products of some pairs of rows, one after the other.
@@ -111,8 +95,8 @@ static TileValue *chain(Build *b, int dot) {
     TileValue *sum = NULL;
     for (int i = 0; i < d->pairs.n; i++) {
         const int *row = d->pairs.data[i].row;
-        sum = mma(b, "dot", scaled_query(b, row), b->tile[ROW_KEYS][row[ROW_KEYS]], sum, AX_N,
-                  ex_sym(b->pool, SYM_DOT, dot, EX_F32));
+        sum = build_mma(b, "dot", scaled_query(b, row), b->tile[ROW_KEYS][row[ROW_KEYS]], sum, AX_M,
+                        AX_N, ex_sym(b->pool, SYM_DOT, dot, EX_F32)->span);
     }
     return sum;
 }
@@ -173,9 +157,7 @@ static double headroom(const Build *b, int state) {
 static TileValue *shift_unless_fixed(Build *b, const char *name, TileValue *before,
                                      TileValue *now) {
     if (b->fixed < 0) return now;
-    TileOp *map = build_open_map(b, AX_M, AX_NONE, b->row->span);
-    const Ex *stays = pass_operand(b->p, map, before), *moves = pass_operand(b->p, map, now);
-    return pass_out(b->p, b->k, map, name, DT_F32, unless_fixed(b, stays, moves), EX_CONST, 0);
+    return build_row(b, name, unless_fixed(b, build_of(b, before), build_of(b, now)));
 }
 
 static void say_bound(Build *b) {
@@ -216,21 +198,15 @@ static TileValue *advance_state(Build *b, Sweep *w, int state) {
     TileValue *tile = build_reduce(b, name, st->op, AX_N, begin_element(b, st->elem), st->span);
     b->env.n = mark;
     TileValue *by = moved_by(b, w, st->shift, st->scale);
-    TileOp *map = build_open_map(b, AX_M, AX_NONE, st->span);
-    const Ex *old = pass_operand(b->p, map, w->old[state]), *as_it_was = old;
-    if (by) {
-        const Ex *factor = pass_operand(b->p, map, by);
-        old = unless_fixed(b, old, ex_2(b->pool, EX_MUL, old, factor));
-    }
-    const Ex *more = pass_operand(b->p, map, tile);
+    const Ex *old = build_of(b, w->old[state]), *as_it_was = old, *more = build_of(b, tile);
+    if (by) old = unless_fixed(b, old, ex_2(b->pool, EX_MUL, old, build_of(b, by)));
     double up = headroom(b, state);
     if (up)
         more = ex_select(b->pool, ex_symbol(b->pool, SYM_STAY),
                          ex_2(b->pool, EX_ADD, more, ex_f32(b->pool, (float)up)), more);
     const Ex *merged = ex_2(b->pool, build_merge(st->op), old, more);
     if (pass_moves_shift(b->s, state)) merged = unless_fixed(b, as_it_was, merged);
-    name = arena_printf(b->arena, "%s_new", st->name);
-    return pass_out(b->p, b->k, map, name, DT_F32, merged, EX_CONST, 0);
+    return build_row(b, arena_printf(b->arena, "%s_new", st->name), merged);
 }
 
 static TileValue *advance_acc(Build *b, Sweep *w) {
@@ -245,14 +221,11 @@ static TileValue *advance_acc(Build *b, Sweep *w) {
     b->env.n = mark;
     TileValue *sum = w->acc, *by = moved_by(b, w, s->shift, s->scale);
     if (by) {
-        TileOp *map = build_open_map(b, AX_M, AX_E, b->row->span);
-        const Ex *old = pass_operand(b->p, map, w->acc);
-        const Ex *scaled = ex_2(b->pool, EX_MUL, old, pass_operand(b->p, map, by));
-        scaled = unless_fixed(b, old, scaled);
-        sum = pass_out(b->p, b->k, map, "acc_scaled", DT_F32, scaled, EX_CONST, 0);
+        const Ex *old = build_of(b, w->acc), *scaled = ex_2(b->pool, EX_MUL, old, build_of(b, by));
+        sum = build_map(b, "acc_scaled", DT_F32, AX_M, AX_E, unless_fixed(b, old, scaled));
     }
     TileValue *v = build_load(b, "v", b->tensor_v, AX_N, AX_E);
-    return mma(b, "acc_new", weights, v, sum, AX_E, s->elem);
+    return build_mma(b, "acc_new", weights, v, sum, AX_M, AX_E, s->elem->span);
 }
 
 // ---- one sweep
@@ -261,11 +234,9 @@ static TileValue *advance_acc(Build *b, Sweep *w) {
 static TileValue *if_first(Build *b, const char *name, TileValue *v, int columns, const Ex *none) {
     ExPool *x = b->pool;
     if (b->axis[AX_S] < 0) return v;
-    TileOp *map = build_open_map(b, AX_M, columns, b->row->span);
     const Ex *part = ex_sym(x, SYM_TILE, b->axis[AX_S], EX_I32);
-    const Ex *e =
-        ex_select(x, ex_2(x, EX_LT, part, ex_i32(x, 1)), pass_operand(b->p, map, v), none);
-    return pass_out(b->p, b->k, map, name, DT_F32, e, EX_CONST, 0);
+    const Ex *first = ex_2(x, EX_LT, part, ex_i32(x, 1));
+    return build_map(b, name, DT_F32, AX_M, columns, ex_select(x, first, build_of(b, v), none));
 }
 
 // A state is the identity before the first key, unless it goes on.
@@ -283,10 +254,7 @@ static TileValue *first_shift(Build *b, int shift, TileValue *begun) {
     TileValue *raw = build_raw_shift(b, shift, "a_0");
     if (b->phase != PHASE_PART) return raw;
     TileValue *v = build_load_kept(b, "a_0", b->s->states.n + shift);
-    TileOp *map = build_open_map(b, AX_M, AX_NONE, b->row->span);
-    const Ex *is = ex_2(b->pool, EX_LT, ex_f32(b->pool, 0), pass_operand(b->p, map, begun));
-    const Ex *e = ex_select(b->pool, is, pass_operand(b->p, map, v), pass_operand(b->p, map, raw));
-    return pass_out(b->p, b->k, map, "a_0", DT_F32, e, EX_CONST, 0);
+    return build_if_begun(b, "a_0", begun, v, build_of(b, raw));
 }
 
 static TileValue *first_sums(Build *b) {
@@ -316,7 +284,7 @@ static void open_loop(Build *b, Sweep *w, int number) {
         if (build_carries_shift(b, number, i)) start[n + i] = first_shift(b, i, begun);
     b->env.n = mark;
     if (number == s->nsweeps - 1) acc = first_sums(b);
-    w->loop = build_loop(b, AX_N, ex_i32(b->pool, 1));
+    w->loop = build_loop(b, b->axis[AX_N], ex_i32(b->pool, 1));
     if (b->axis[AX_S] >= 0) pass_share_steps(b->p, b->k, w->loop, w->loop->to);
     for (int i = 0; i < n; i++)
         if (start[i]) w->old[i] = build_carry(b, w->loop, s->states.data[i].name, start[i]);
@@ -326,14 +294,13 @@ static void open_loop(Build *b, Sweep *w, int number) {
     b->block = &w->loop->body;
 }
 
-static void close_loop(Build *b, Sweep *w, TileValue *const *new, TileValue *acc) {
-    TileOp *yield = tile_op(b->p, b->k, b->block, TILE_YIELD, b->row->span);
-    for (int i = 0; i < b->s->states.n; i++)
-        if (w->old[i]) tile_arg(b->p, yield, new[i]);
-    for (int i = 0; i < b->s->shifts.n; i++)
-        if (w->raw_old[i]) tile_arg(b->p, yield, w->raw_new[i]);
-    if (acc) tile_arg(b->p, yield, acc);
-    b->block = w->loop->block;
+static void close_loop(Build *b, const Sweep *w, TileValue *acc) {
+    int n = b->s->states.n, shifts = b->s->shifts.n;
+    TileValue **v = ARENA_ARRAY(b->arena, TileValue *, n + shifts + 1);
+    for (int i = 0; i < n; i++) v[i] = w->now[i];
+    for (int i = 0; i < shifts; i++) v[n + i] = w->raw_old[i] ? w->raw_new[i] : NULL;
+    v[n + shifts] = acc;
+    build_yield(b, w->loop, v, n + shifts + 1);
 }
 
 static void step(Build *b, Sweep *w) {
@@ -341,7 +308,7 @@ static void step(Build *b, Sweep *w) {
     build_bind(b, SYM_S, 0, scores(b));
     for (int i = 0; i < b->s->states.n; i++)
         if (w->old[i]) build_bind(b, SYM_STATE, i, w->now[i] = advance_state(b, w, i));
-    close_loop(b, w, w->now, w->acc ? advance_acc(b, w) : NULL);
+    close_loop(b, w, w->acc ? advance_acc(b, w) : NULL);
     b->env.n = mark;
 }
 
@@ -390,14 +357,12 @@ static TileValue *aggregated(Build *b, TileValue *acc) {
     TileValue *factor[MAX_FACTORS];
     int n = s->factor ? row_factors(s->row, s->factor, part) : 0;
     for (int i = 0; i < n; i++) factor[i] = build_row(b, "factor", part[i]);
-    TileOp *map = build_open_map(b, AX_M, AX_E, b->row->span);
-    const Ex *e = pass_operand(b->p, map, acc);
+    const Ex *e = build_of(b, acc);
     for (int i = 0; i < n; i++) {
-        const Ex *f = pass_operand(b->p, map, factor[i]);
-        if (b->empty) f = ex_select(x, build_resolve(b, map, b->empty), ex_f32(x, 0.0f), f);
-        e = ex_2(x, EX_MUL, e, f);
+        const Ex *f = build_of(b, factor[i]);
+        e = ex_2(x, EX_MUL, e, b->empty ? ex_select(x, b->empty, ex_f32(x, 0.0f), f) : f);
     }
-    return pass_out(b->p, b->k, map, "agg", DT_F32, e, EX_CONST, 0);
+    return build_map(b, "agg", DT_F32, AX_M, AX_E, e);
 }
 
 void build_finish(Build *b, TileValue *acc) {

@@ -46,21 +46,34 @@ typedef struct World {
 
 static const attn_device CPU = {ATTN_CPU, 0};
 
+static AbiInsn B[] = {{ABI_OP_SIZE, ABI_SIZE_B}}, H[] = {{ABI_OP_SIZE, ABI_SIZE_H}},
+               HKV[] = {{ABI_OP_SIZE, ABI_SIZE_HKV}}, ROWS[] = {{ABI_OP_SIZE, ABI_SIZE_TQ}},
+               KEYS[] = {{ABI_OP_SIZE, ABI_SIZE_TK}}, PAGE[] = {{ABI_OP_SIZE, ABI_SIZE_PAGE}},
+               TABLE[] = {{ABI_OP_SIZE, ABI_SIZE_TABLE}}, D[] = {{ABI_OP_CONST, FIX_D}},
+               DV[] = {{ABI_OP_CONST, FIX_DV}},
+               MORE[] = {{ABI_OP_SIZE, ABI_SIZE_B}, {ABI_OP_CONST, 1}, {ABI_OP_ADD, 0}},
+               START_0[] = {{ABI_OP_SIZE, Q_START_0}}, OFFSET_0[] = {{ABI_OP_SIZE, Q_OFFSET_0}},
+               R_OFFSET_0[] = {{ABI_OP_SIZE, ABI_SIZE_TK + 1}},
+               TILE[] = {{ABI_OP_SIZE, ABI_SIZE_MAX_Q},
+                         {ABI_OP_CONST, 15},
+                         {ABI_OP_ADD, 0},
+                         {ABI_OP_CONST, 16},
+                         {ABI_OP_DIV, 0}},
+               GRID[] = {{ABI_OP_CONST, 1}};
+
+static void open_written(World *w, const AbiMeta *m) {
+    static const attn_host_kernel kernels[] = {note};
+    uint8_t *bytes;
+    size_t n;
+    const char *why = abi_write(m, &bytes, &n);
+    ck_assert_msg(!why, "%s", why);
+    w->context = attn_create();
+    ck_assert_int_eq(attn_open_host(w->context, bytes, n, kernels, 1, &w->artifact, &w->error),
+                     ATTN_OK);
+    free(bytes);
+}
+
 static void open_artifact(World *w, AbiLayout layout, uint32_t page) {
-    AbiInsn B[] = {{ABI_OP_SIZE, ABI_SIZE_B}}, H[] = {{ABI_OP_SIZE, ABI_SIZE_H}},
-            HKV[] = {{ABI_OP_SIZE, ABI_SIZE_HKV}}, ROWS[] = {{ABI_OP_SIZE, ABI_SIZE_TQ}},
-            KEYS[] = {{ABI_OP_SIZE, ABI_SIZE_TK}}, PAGE[] = {{ABI_OP_SIZE, ABI_SIZE_PAGE}},
-            TABLE[] = {{ABI_OP_SIZE, ABI_SIZE_TABLE}}, D[] = {{ABI_OP_CONST, FIX_D}},
-            DV[] = {{ABI_OP_CONST, FIX_DV}},
-            MORE[] = {{ABI_OP_SIZE, ABI_SIZE_B}, {ABI_OP_CONST, 1}, {ABI_OP_ADD, 0}},
-            START_0[] = {{ABI_OP_SIZE, Q_START_0}}, OFFSET_0[] = {{ABI_OP_SIZE, Q_OFFSET_0}},
-            R_OFFSET_0[] = {{ABI_OP_SIZE, ABI_SIZE_TK + 1}},
-            TILE[] = {{ABI_OP_SIZE, ABI_SIZE_MAX_Q},
-                      {ABI_OP_CONST, 15},
-                      {ABI_OP_ADD, 0},
-                      {ABI_OP_CONST, 16},
-                      {ABI_OP_DIV, 0}},
-            GRID[] = {{ABI_OP_CONST, 1}};
     bool paged = layout == ABI_LAYOUT_PAGED;
     uint32_t fixed = abi_fixed_count(ABI_ATTENTION, layout);
     AbiSize sizes[SIZES] = {{0}};
@@ -111,15 +124,7 @@ static void open_artifact(World *w, AbiLayout layout, uint32_t page) {
                     .plans = &plan};
     AbiMeta m = {
         .code = ABI_CODE_HOST, .dtype = ABI_F32, .target = "host", .nvariants = 1, .variants = &v};
-    static const attn_host_kernel kernels[] = {note};
-    uint8_t *bytes;
-    size_t n;
-    const char *why = abi_write(&m, &bytes, &n);
-    ck_assert_msg(!why, "%s", why);
-    w->context = attn_create();
-    ck_assert_int_eq(attn_open_host(w->context, bytes, n, kernels, 1, &w->artifact, &w->error),
-                     ATTN_OK);
-    free(bytes);
+    open_written(w, &m);
 }
 
 static void put(World *w, int i, const char *name, void *data, attn_dtype type, int rank,
