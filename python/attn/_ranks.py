@@ -18,7 +18,7 @@ import torch
 
 from . import _compiler, _torch
 from ._kernel import Kernel
-from ._spread import Interval, Spread, _common, _cuts, _length, _Line, _merged, _Message, _Move, _Moved, _packed, _places, _Travel, _unpack, numbered
+from ._spread import Interval, Spread, _common, _cuts, _gaps, _length, _Line, _merged, _Message, _Move, _Moved, _packed, _places, _Travel, _unpack, numbered
 
 LEAST_BYTES = 64 << 20  # of keys and values that travel at a time: fewer launches, of which each ends with idle multiprocessors
 BUFFER = 512 << 20  # bytes that they always have room for
@@ -276,24 +276,33 @@ class _Chunk(NamedTuple):
     keys: List[torch.Tensor]  # and values: their rows are these positions one after the other
 
 
+def _add(total: torch.Tensor, x: torch.Tensor, intervals: Sequence[Interval], more: bool) -> None:
+    """x to the total, at these keys: where there is some already, or as the first."""
+    for a, b in intervals:
+        place, part = total.narrow(2, a, b - a), x.narrow(2, a, b - a)
+        place.add_(part) if more else place.copy_(part)
+
+
 def _join(parts: List[List[torch.Tensor]], dim: int) -> List[torch.Tensor]:
     return [xs[0] if len(xs) == 1 else torch.cat(xs, dim) for xs in zip(*parts)]
 
 
-def _forward(call: _Call, tensors: Sequence[torch.Tensor], run: Any) -> List[torch.Tensor]:
+def _forward(call: _Call, tensors: Sequence[torch.Tensor], wants: bool) -> List[torch.Tensor]:
+    """o, emits, and what the backward wants where there is one."""
     q, k, v, *arrays = tensors
     arrays = call.whole_inputs(arrays)
-    by_group = []
+    kernel = _torch._of_tensors(call.spec, tensors, call.names, "fwd,bwd" if wants else "fwd")
+    made = _torch._kept(call.spec, kernel) if wants else ["o", *_torch._emits(call.spec)]
+    o, by_group = _torch._out(kernel, tensors), []
     for g, keys in call.gathers(k, v):
-        rows = call.of_group(q, g)
-        by_piece = [
-            run([call.piece(rows, before, at), *keys, *arrays], call.scalars, call.names, call.spec, call.q_offset + at[0])
-            for before, at in call.pieces()
-        ]
-        if not by_piece:  # a rank without queries takes part in what travels
-            by_piece = [run([rows, *[x.narrow(2, 0, 0) for x in keys], *arrays], call.scalars, call.names, call.spec, 0)]
+        by_piece = []
+        for before, at in call.pieces() or [(0, (0, 0))]:  # a rank without queries takes part in what travels
+            rows, place = (call.piece(call.of_group(x, g), before, at) for x in (q, o))
+            seen = keys if at[0] < at[1] else [x.narrow(2, 0, 0) for x in keys]
+            offset = call.q_offset + at[0] if at[0] < at[1] else 0
+            by_piece.append(_torch._attended(kernel, made, [rows, *seen, *arrays], call.scalars, call.names, offset, place)[1:])
         by_group.append(_join(by_piece, 2))
-    return _join(by_group, 1)
+    return [o, *_join(by_group, 1)]
 
 
 def _forward_by_chunks(call: _Call, tensors: Sequence[torch.Tensor], made: Sequence[str]) -> List[torch.Tensor]:
@@ -369,7 +378,7 @@ class _Attend(torch.autograd.Function):
         if call.parts:
             found = _forward_by_chunks(call, tensors, _torch._kept(call.spec, call.parts))
         else:
-            found = _forward(call, tensors, _torch._forward)
+            found = _forward(call, tensors, True)
         ctx.call, ctx.operands = call, len(tensors)
         ctx.save_for_backward(*tensors, *found)
         ctx.set_materialize_grads(False)
@@ -392,27 +401,30 @@ class _Attend(torch.autograd.Function):
 def _backward(call: _Call, tensors: Sequence[torch.Tensor], kept: Sequence[torch.Tensor], which: str,
               come: Sequence[torch.Tensor]) -> List[Optional[torch.Tensor]]:  # fmt: skip
     q, k, v, *arrays = tensors
-    learned = list(_torch._learned(_torch._of_tensors(call.spec, tensors, call.names, "fwd,bwd"), tensors, call.names))
+    kernel = _torch._of_tensors(call.spec, tensors, call.names, "fwd,bwd")
+    learned = list(_torch._learned(kernel, tensors, call.names))
     whole = call.whole_inputs(arrays)
-    dq, others = torch.zeros_like(q), {}
+    dq, others = torch.empty_like(q), {}
     homes: List[_Travel] = []
     totals: List[List[torch.Tensor]] = []
     for g, gathered in call.gathers(k, v):
-        sums: List[torch.Tensor] = []  # of the pieces, in f32
+        sums = [torch.empty_like(x, dtype=torch.float32) for x in gathered]  # of the pieces, of keys that any of them sees
+        summed: List[Interval] = []
         for before, at in call.pieces():
 
             def own(x: torch.Tensor) -> torch.Tensor:
                 return call.piece(call.of_group(x, g), before, at)
 
-            given = [own(q), *gathered, *whole]
-            made = _torch._backward(given, [own(x) for x in kept], [own(x) for x in come], which, call.scalars, call.names, call.spec, call.q_offset + at[0])
+            given, sizes = [own(q), *gathered, *whole], {"q_offset": call.q_offset + at[0]}
+            made = _torch._gradients_by(kernel, given, [own(x) for x in kept], [own(x) for x in come], which, call.scalars, call.names, call.spec, sizes, {"dq": own(dq)})
             found = dict(zip(learned, made))
-            own(dq).copy_(found.pop("dq"))
-            keys = [found.pop(name).float() for name in ("dk", "dv")]
-            sums = [total.add_(x) for total, x in zip(sums, keys)] if sums else keys
-            for name, x in found.items():
-                others[name] = others[name] + x if name in others else x.float()
-        sums = sums or [torch.zeros_like(x, dtype=torch.float32) for x in gathered]
+            seen = _seen(call.tiles, at, call.kv_line.S)
+            for total, name in zip(sums, ("dk", "dv")):
+                _add(total, found[name], _common(seen, summed), True)
+                _add(total, found[name], _common(seen, _gaps(summed, call.kv_line.S)), False)
+            summed = _merged([*summed, *seen])
+            for name in learned[3:]:
+                others[name] = others[name] + found[name] if name in others else found[name].float()
         homes.append(_Travel(sums, [call.keys().back()] * 2))
         totals += [home.come() for home in homes[:-1]]  # while the last one travels
         del homes[:-1]
@@ -524,7 +536,7 @@ class _Local(NamedTuple):
 
     def _forward(self, call: _Call, tensors: Sequence[torch.Tensor]) -> List[torch.Tensor]:
         if not call.parts:
-            return _forward(call, tensors, _torch._forward if self.wants else _torch._run)
+            return _forward(call, tensors, self.wants)
         made = _torch._kept(self.spec, call.parts) if self.wants else ["o", *_torch._emits(self.spec)]
         return (_by_queries if self.method == "queries" else _forward_by_chunks)(call, tensors, made)
 

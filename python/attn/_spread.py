@@ -81,6 +81,12 @@ def _merged(intervals: Sequence[Interval]) -> List[Interval]:
     return found
 
 
+def _gaps(intervals: Sequence[Interval], size: int) -> List[Interval]:
+    """The rest of 0 to size, of merged ones."""
+    ends = [0, *[at for i in intervals for at in i], size]
+    return [(a, b) for a, b in zip(ends[::2], ends[1::2]) if a < b]
+
+
 def _places(intervals: Sequence[Interval], pieces: Sequence[Interval]) -> List[Interval]:
     """Where positions lie in rows that are those of `pieces` one after the other; in the order of positions."""
     found, before = [], 0
@@ -377,9 +383,7 @@ class _Move(NamedTuple):
         if self.adds:
             return torch.zeros_like(self.empty(x, self.put_size), dtype=torch.float32)
         new = self.empty(x, self.put_size)
-        comes = _merged([i for intervals in self.put for i in intervals])
-        ends = [0, *[at for i in comes for at in i], self.put_size]
-        gaps = [(a, b) for a, b in zip(ends[::2], ends[1::2]) if a < b]
+        gaps = _gaps(_merged([i for intervals in self.put for i in intervals]), self.put_size)
         for a, b in gaps if len(gaps) <= 4 else [(0, self.put_size)]:
             new.narrow(self.put_dim, a, b - a).zero_()
         return new

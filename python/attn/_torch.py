@@ -208,8 +208,9 @@ def _out(kernel: Kernel, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _attended(kernel: Kernel, made: Sequence[str], tensors: Sequence[torch.Tensor], scalars: Sequence[float], names: str,
-              size: Optional[int]) -> List[torch.Tensor]:  # fmt: skip
-    o = _out(kernel, tensors)
+              size: Optional[int], o: Optional[torch.Tensor] = None) -> List[torch.Tensor]:  # fmt: skip
+    """o: where it goes, of this shape; by default a new one."""
+    o = _out(kernel, tensors) if o is None else o
     found = _launch(kernel, made, _given(tensors, scalars, names, size), {"o": _for(o)})
     return [o if found[0] is o else o.copy_(found[0]), *found[1:]]
 
@@ -269,8 +270,10 @@ def _backward(tensors: List[torch.Tensor], kept: List[torch.Tensor], come: List[
 
 
 def _gradients_by(kernel: Kernel, tensors: Sequence[torch.Tensor], kept: Sequence[torch.Tensor], come: Sequence[torch.Tensor], which: str,
-                  scalars: Sequence[float], names: str, spec: str, sizes: Dict[str, int]) -> List[torch.Tensor]:  # fmt: skip
-    """The gradients that the kernel has, from those of the outputs `which`; those of the others are 0."""
+                  scalars: Sequence[float], names: str, spec: str, sizes: Dict[str, int],
+                  into: Optional[Dict[str, torch.Tensor]] = None) -> List[torch.Tensor]:  # fmt: skip
+    """The gradients that the kernel has, from those of the outputs `which`; those of the others are 0. into: where those of operands go; by default
+    new tensors."""
     backward = _back(kernel)
     given = {**dict(zip(_kept(spec, kernel), [_placed(kept[0]), *kept[1:]])), **_given(tensors, scalars, names, None)}
     given.update(("d" + n, _placed(x) if n == "o" else x.contiguous()) for n, x in zip(which.split(","), come))
@@ -282,7 +285,7 @@ def _gradients_by(kernel: Kernel, tensors: Sequence[torch.Tensor], kept: Sequenc
     given = {**{n: x for n, x in given.items() if n in backward.inputs}, **sizes}
     learned = _learned(kernel, tensors, names)
     like = torch.zeros_like if _is_packed(names) else torch.empty_like  # with their operand's strides
-    new = {n: like(x) for n, x in learned.items() if n[1:] in _OPERANDS}
+    new = {n: into[n] if into and n in into else like(x) for n, x in learned.items() if n[1:] in _OPERANDS}
     found = dict(zip(learned, _launch(backward, list(learned), given, {n: _for(x) for n, x in new.items()})))
     found.update((n, x if found[n] is x else x.copy_(found[n])) for n, x in new.items())
     return [found[n].to(like.dtype).reshape(like.shape) for n, like in learned.items()]
