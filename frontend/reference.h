@@ -67,6 +67,13 @@ const char *ref_check(const RefRun *r);
 // The sizes must pass ref_check.
 void ref_run(const RefRun *r);
 
+// How gradients of an attention are computed.
+typedef enum RefKind {
+    REF_FLOAT64,
+    REF_SIZES, // the sums of the magnitudes of all that adds to each gradient, whose rounding its own is relative to
+    REF_WRITTEN, // from what the formula as written gives in f32, each step of the reverse mode rounded to f32
+} RefKind;
+
 // What ref_grad takes: gradients of the outputs of `run`, whose own outputs may be NULL; and what it gives: those of what
 // goes in, by the reverse mode over the same evaluation. All outputs are written; NULL: not wanted. Kinks are as
 // derivation.md says. A row without a key gets no gradient but for what `output` reads.
@@ -78,8 +85,7 @@ typedef struct RefGrad {
     double *dq, *dk, *dv;        // like q, k, v
     double *const *dinputs;      // one for each of the variant's inputs; NULL, or with NULLs
     double *dstate0;             // recurrence
-    bool
-        sizes; // of an attention: the sums of the magnitudes of all that adds to each gradient, whose rounding its own is relative to
+    RefKind kind;
     int64_t *
         apart; // of an attention: how many sides of kinks are others in float64 is added to it; NULL: not wanted
 } RefGrad;

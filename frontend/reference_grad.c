@@ -19,17 +19,23 @@ static void add(double *to, const double *x, double factor, int n) {
 
 // Of sizes: the same of magnitudes.
 static void add_to(const RefGrad *g, double *to, const double *x, double factor, int n) {
-    if (!g->sizes) add(to, x, factor, n);
-    for (int i = 0; i < n && g->sizes && to; i++) to[i] += fabs(factor * x[i]);
+    if (g->kind != REF_SIZES) add(to, x, factor, n);
+    for (int i = 0; i < n && g->kind == REF_SIZES && to; i++) to[i] += fabs(factor * x[i]);
 }
 
 static double inner(const RefGrad *g, const double *x, const double *y, int n) {
     double sum = 0;
-    for (int i = 0; i < n; i++) sum += g->sizes ? fabs(x[i] * y[i]) : x[i] * y[i];
-    return sum;
+    for (int i = 0; i < n; i++) sum += g->kind == REF_SIZES ? fabs(x[i] * y[i]) : x[i] * y[i];
+    return ref_rounded(g->kind, sum);
 }
 
-static double come(const RefGrad *g, double adjoint) { return g->sizes ? fabs(adjoint) : adjoint; }
+static double come(const RefGrad *g, double adjoint) {
+    return g->kind == REF_SIZES ? fabs(adjoint) : ref_rounded(g->kind, adjoint);
+}
+
+static double value_of(const RefGrad *g, TxValue v) {
+    return g->kind == REF_WRITTEN ? v.written : v.f;
+}
 
 static double *from(double *array, size_t at) { return array ? array + at : NULL; }
 
@@ -63,7 +69,7 @@ static void back_elements(Arena *a, const RefGrad *g, const RefAttention *t, Cla
     RefProgram *p = ref_program(a, &t->run->variant->clause[id], 1, 0, 0, g->run->kinks);
     RefTape *tape = ref_tape(a, p, t->run->variant, 0);
     if (!p) return;
-    tape->sizes = g->sizes;
+    tape->kind = g->kind;
     RefEnv e;
     for (int64_t r = 0; r < (int64_t)t->B * x.heads * x.rows; r++) {
         const double *row = ref_elements_row(t, &x, r, &e);
@@ -104,7 +110,7 @@ static void back_output(const Back *x, RefEnv *e) {
     double squares = 0, dsquares = 0;
     memset(x->dout, 0, sizeof *x->dout * (size_t)t->Dv);
     if (!g->d_o) return;
-    for (int d = 0; d < t->Dv; d++) squares += t->o[d].f * t->o[d].f;
+    for (int d = 0; d < t->Dv; d++) squares += value_of(g, t->o[d]) * value_of(g, t->o[d]);
     e->sqo = tx_number(squares);
     for (e->d = 0; e->d < t->Dv; e->d++) {
         double adjoint = come(g, g->d_o[t->at * (size_t)t->Dv + (size_t)e->d]);
@@ -119,7 +125,7 @@ static void back_output(const Back *x, RefEnv *e) {
         dsquares += x->output->sym[TS_SQO];
     }
     for (int d = 0; d < t->Dv && dsquares != 0; d++)
-        x->dout[d] += 2 * dsquares * come(g, t->o[d].f);
+        x->dout[d] += 2 * dsquares * come(g, value_of(g, t->o[d]));
 }
 
 // To the modified scores: x->normalize->s; and to v.
@@ -133,7 +139,7 @@ static void back_normalize(const Back *x, const RefEnv *e, int keys) {
         double *dv = from(x->dv, row * (size_t)x->dv_stride);
         ref_tape_add(x->normalize, p->result, j,
                      inner(g, x->dout, ref_v_row(t, e, t->key[j]), t->Dv));
-        add_to(g, dv, x->dout, ref_row_value(p, p->result, j).f, t->Dv);
+        add_to(g, dv, x->dout, value_of(g, ref_row_value(p, p->result, j)), t->Dv);
     }
     for (int m = 0; m < g->run->variant->emits.n; m++)
         if (demit(g, m)) ref_tape_add(x->normalize, x->emit[m], 0, come(g, demit(g, m)[t->at]));
@@ -166,7 +172,7 @@ static void back_pair(const Back *x, RefEnv *e, double adjoint) {
     ref_modified(t, e);
     if (x->modify) {
         ref_tape_of(x->modify, g->run, adjoint, g->dinputs);
-        adjoint = x->modify->sym[TS_S];
+        adjoint = ref_rounded(g->kind, x->modify->sym[TS_S]);
     }
     ref_tape_of(x->score, g->run, adjoint, g->dinputs);
     for (int i = 0; i < v->dots.n; i++) {
@@ -205,7 +211,7 @@ static void back_attention(Arena *a, const RefGrad *g) {
     Back x = back(a, g, &t);
     RefTape *const tapes[] = {x.score, x.modify, x.normalize, x.output};
     for (int i = 0; i < 4; i++)
-        if (tapes[i]) tapes[i]->sizes = g->sizes;
+        if (tapes[i]) tapes[i]->kind = g->kind;
     for (int b = 0; b < t.B; b++)
         for (int h = 0; h < t.H; h++)
             for (int i = 0; i < t.Sq; i++) back_row(&x, b, h, i);

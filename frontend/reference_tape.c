@@ -34,11 +34,19 @@ void ref_tape_clear(RefTape *t, int keys) {
         if (t->row[i]) memset(t->row[i], 0, sizeof **t->row * (size_t)keys);
 }
 
+double ref_rounded(RefKind kind, double x) {
+    return kind == REF_WRITTEN ? tx_number(x).written : x;
+}
+
 void ref_tape_add(RefTape *t, int node, int key, double adjoint) {
-    if (t->row[node])
-        t->row[node][key] += adjoint;
-    else
-        t->one[node] += adjoint;
+    double *to = t->row[node] ? &t->row[node][key] : &t->one[node];
+    *to = ref_rounded(t->kind, *to + adjoint);
+}
+
+static TxValue value_of(const RefTape *t, int node, int key) {
+    TxValue v = ref_row_value(t->p, node, key);
+    if (t->kind == REF_WRITTEN && t->p->nodes.data[node]->type == TX_F32) v.f = v.written;
+    return v;
 }
 
 // ---- slopes
@@ -149,17 +157,18 @@ static void step(RefTape *t, const RefRun *r, int node, const int *args, int key
         return;
     }
     TxValue v[EX_MAX_RANK] = {0};
-    for (int k = 0; k < x->nargs; k++) v[k] = ref_row_value(t->p, args[k], key);
+    for (int k = 0; k < x->nargs; k++) v[k] = value_of(t, args[k], key);
     if (x->op == EX_LOAD) {
         loaded(x, r, v, adjoint, dinputs);
         return;
     }
-    slopes(x, v, ref_row_value(t->p, node, key).f, slope);
+    slopes(x, v, value_of(t, node, key).f, slope);
     if (at_pole(x, v)) slope[0] = INFINITY;
     t->apart += other_side(x, v);
     for (int k = 0; k < x->nargs; k++)
         if (x->args[k]->type == TX_F32 && !(slope[k] == 0 && has_sides(x->op)))
-            ref_tape_add(t, args[k], key, adjoint * (t->sizes ? fabs(slope[k]) : slope[k]));
+            ref_tape_add(t, args[k], key,
+                         adjoint * (t->kind == REF_SIZES ? fabs(slope[k]) : slope[k]));
 }
 
 static void reduction(RefTape *t, int node, int arg, int keys) {

@@ -17,14 +17,16 @@ typedef struct RefTape {
     double sym[TS_COUNT];            // what comes out: the adjoints of symbols that are one value
     double *dot, *square[ROW_SIDES]; // of an attention's score: those of its dots and sqnorms
     int ndots, nsquares[ROW_SIDES];
-    double *s;     // and of the row of scores, one per key
-    bool sizes;    // adjoints are sums of magnitudes
+    double *s; // and of the row of scores, one per key
+    RefKind kind;
     int64_t apart; // sides of kinks so far that are others in float64
 } RefTape;
 
 // NULL where p is NULL. keys: at most.
 RefTape *ref_tape(Arena *a, const RefProgram *p, const Variant *v, int keys);
 void ref_tape_clear(RefTape *t, int keys);
+// To f32, of what is as written.
+double ref_rounded(RefKind kind, double x);
 // Adds to the adjoint of a node, at a key where it is a row.
 void ref_tape_add(RefTape *t, int node, int key, double adjoint);
 // Down to the symbols; what was loaded of input i adds to dinputs[i], where it is not NULL.

@@ -96,7 +96,7 @@ static RefRun reference(Oracle *x, const Variant *v, const Binding *b, const voi
         r.o_written = x->written[o];
         r.emits_written = x->written + o + 1;
         r.o_size = x->o_size;
-        r.kinks = b->sig->backward;
+        r.kinks = b->sig->backward || ask->kinks;
         r.dot_error = ask->dot_error * wider(v);
         r.rows = ask->rows;
         r.o_error = tensor_tolerance(b->sig->args.data[0].dtype);
@@ -199,7 +199,7 @@ static void gradients(Oracle *x, const RefGrad *given, const Binding *b) {
 
 // What goes out follows what comes in: o, then emits or the state; q, k, v, the inputs, state0.
 static void differentiate(Oracle *x, const RefRun *run, const Binding *b, const void *const *in,
-                          bool sizes) {
+                          RefKind kind) {
     const Signature *sig = b->sig;
     int o = sig_arg(sig, "o"), at = sig_arg(sig, "dq"), operands = sig_operands(sig);
     double **dinputs = calloc((size_t)sig->args.n + 1, sizeof *dinputs);
@@ -212,7 +212,7 @@ static void differentiate(Oracle *x, const RefRun *run, const Binding *b, const 
                  .dk = x->out[at + 1],
                  .dv = operands > 2 ? x->out[at + 2] : NULL,
                  .dinputs = dinputs,
-                 .sizes = sizes};
+                 .kind = kind};
     for (int i = at + operands; i < sig->args.n && dinputs; i++) {
         int of = sig->args.data[i].of - operands;
         if (sig->recurrence && of == o - 4)
@@ -261,7 +261,7 @@ static void give(void **in, const Binding *b, const Oracle *open) {
     }
 }
 
-typedef enum What { OUTPUTS, GRADIENTS, MOVED, SIZES } What;
+typedef enum What { OUTPUTS, GRADIENTS, MOVED, SIZES, WRITTEN } What;
 
 static Status evaluate(Oracle *x, const Variant *v, const Binding *b, const OracleAsk *ask,
                        What what, double step, uint64_t trial) {
@@ -275,7 +275,10 @@ static Status evaluate(Oracle *x, const Variant *v, const Binding *b, const Orac
         if (what == OUTPUTS)
             bad = run_outputs(x, &r, b);
         else if (b->sig->batch || !(bad = ref_check(&r)))
-            differentiate(x, &r, b, (const void *const *)in, what == SIZES);
+            differentiate(x, &r, b, (const void *const *)in,
+                          what == SIZES     ? REF_SIZES
+                          : what == WRITTEN ? REF_WRITTEN
+                                            : REF_FLOAT64);
     }
     oracle_free_arguments(in, b);
     if (!x->room) return cmd_fail(STATUS_SYSTEM, "out of memory");
@@ -310,10 +313,20 @@ Status oracle_gradients(Oracle *x, const Variant *v, const Binding *b) {
     return evaluate(x, v, b, &(OracleAsk){.rows = x->rows}, GRADIENTS, 0, 0);
 }
 
+static Status gradients_as(Oracle *out, const Oracle *x, const Variant *v, const Binding *b,
+                           What what) {
+    *out = (Oracle){.rows = x->rows};
+    out->room = make_outputs(out, b, 0);
+    return evaluate(out, v, b, &(OracleAsk){.rows = x->rows}, what, 0, 0);
+}
+
 Status oracle_gradient_sizes(Oracle *sizes, const Oracle *x, const Variant *v, const Binding *b) {
-    *sizes = (Oracle){.rows = x->rows};
-    sizes->room = make_outputs(sizes, b, 0);
-    return evaluate(sizes, v, b, &(OracleAsk){.rows = x->rows}, SIZES, 0, 0);
+    return gradients_as(sizes, x, v, b, SIZES);
+}
+
+Status oracle_gradients_written(Oracle *written, const Oracle *x, const Variant *v,
+                                const Binding *b) {
+    return gradients_as(written, x, v, b, WRITTEN);
 }
 
 Status oracle_gradients_opened(Oracle *opened, const Oracle *x, const Variant *v,
@@ -323,26 +336,22 @@ Status oracle_gradients_opened(Oracle *opened, const Oracle *x, const Variant *v
     return evaluate(opened, v, b, &(OracleAsk){.rows = x->rows, .opened = x}, GRADIENTS, 0, 0);
 }
 
-static double distance(const double *x, const double *y, int64_t n) {
-    double sum = 0;
+static void farther(double *moved, const double *x, const double *y, int64_t n) {
     for (int64_t i = 0; i < n; i++)
-        if (isfinite(y[i])) sum += (x[i] - y[i]) * (x[i] - y[i]);
-    return sqrt(sum);
+        if (isfinite(y[i])) moved[i] = fmax(moved[i], fabs(x[i] - y[i]));
 }
 
-Status oracle_gradient_noise(const Oracle *x, const Variant *v, const Binding *b, double step,
-                             double *noise) {
+Status oracle_gradient_noise(Oracle *moved, const Oracle *x, const Variant *v, const Binding *b,
+                             double step) {
     Oracle y = {.rows = x->rows};
     Status s = STATUS_DONE;
-    y.room = make_outputs(&y, b, 0);
-    for (int i = 0; i < b->sig->args.n; i++) noise[i] = 0;
+    *moved = y;
+    y.room = make_outputs(&y, b, 0) && make_outputs(moved, b, 0);
     for (uint64_t trial = 1; trial <= NOISE_TRIALS && s == STATUS_DONE; trial++) {
         s = evaluate(&y, v, b, &(OracleAsk){.rows = x->rows}, MOVED, step, trial);
-        for (int i = 0; i < b->sig->args.n && s == STATUS_DONE; i++) {
-            if (b->sig->args.data[i].role != ARG_GRAD_OUT) continue;
-            double d = distance(y.out[i], x->out[i], b->tensor[i].count);
-            if (!(d <= noise[i])) noise[i] = d; // NaN, too
-        }
+        for (int i = 0; i < b->sig->args.n && s == STATUS_DONE; i++)
+            if (b->sig->args.data[i].role == ARG_GRAD_OUT)
+                farther(moved->out[i], x->out[i], y.out[i], b->tensor[i].count);
     }
     oracle_free(&y);
     return s;

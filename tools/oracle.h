@@ -15,6 +15,7 @@ enum { // what is asked for beside the outputs
 
 typedef struct OracleAsk {
     unsigned what;               // ORACLE_*
+    bool kinks;                  // see RefRun; of a signature with gradients they are
     double dot_error;            // of the kernel's dot (oracle_dot_error)
     const unsigned char *rows;   // see RefRun; NULL: all
     const struct Oracle *opened; // whose open elements have a gradient of 1; NULL: of what came in
@@ -49,12 +50,15 @@ Status oracle_gradients(Oracle *x, const Variant *v, const Binding *b);
 // After oracle_run, of an attention: the outputs that are gradients become the sums of the magnitudes of all that adds to them, which what
 // a kernel rounds is relative to. oracle_free(sizes) is due.
 Status oracle_gradient_sizes(Oracle *sizes, const Oracle *x, const Variant *v, const Binding *b);
+// Likewise: the gradients of the formula as written in f32, by steps that are rounded to f32.
+Status oracle_gradients_written(Oracle *written, const Oracle *x, const Variant *v,
+                                const Binding *b);
 // Likewise: the gradients become those where elements that oracle_mute sets to 0 for an open decision have 1. oracle_free(opened) is due.
 Status oracle_gradients_opened(Oracle *opened, const Oracle *x, const Variant *v, const Binding *b);
-// How far each gradient moves, the most of a few trials, where every number that is read moves by `step`, relative: what rounding alone
-// may do. noise: one for each argument.
-Status oracle_gradient_noise(const Oracle *x, const Variant *v, const Binding *b, double step,
-                             double *noise);
+// Likewise: how far each element moves, the most of a few trials, where every number that is read moves by `step`, relative: what
+// rounding alone may do.
+Status oracle_gradient_noise(Oracle *moved, const Oracle *x, const Variant *v, const Binding *b,
+                             double step);
 // Each argument that is read as the reference takes it: doubles, or int32_t where it holds integers. NULL: out of memory.
 void **oracle_arguments(const Binding *b);
 void oracle_free_arguments(void **in, const Binding *b);

@@ -9,8 +9,9 @@ double slack_step(bool tf32) { return tf32 ? 0x1p-11 : 0x1p-23; }
 
 void slack_free(Slack *s) {
     oracle_free(&s->sizes);
+    oracle_free(&s->written);
     oracle_free(&s->opened);
-    free(s->moved);
+    oracle_free(&s->moved);
 }
 
 static double norm_of(const double *x, const double *from, const unsigned char *open, int64_t n) {
@@ -36,10 +37,9 @@ static double slack_of_output(const Binding *b, const Oracle *x, int i) {
 static Status ask_slack(Slack *s, const Binding *b, const Oracle *x) {
     if (s->asked || b->sig->recurrence) return STATUS_DONE;
     s->asked = true;
-    s->moved = calloc((size_t)b->sig->args.n + 1, sizeof *s->moved);
-    if (!s->moved) return cmd_fail(STATUS_SYSTEM, "out of memory");
     Status is = oracle_gradient_sizes(&s->sizes, x, s->v, b);
-    if (is == STATUS_DONE) is = oracle_gradient_noise(x, s->v, b, s->step, s->moved);
+    if (is == STATUS_DONE) is = oracle_gradients_written(&s->written, x, s->v, b);
+    if (is == STATUS_DONE) is = oracle_gradient_noise(&s->moved, x, s->v, b, s->step);
     return is;
 }
 
@@ -57,14 +57,14 @@ static double underflow(const Binding *b) {
 }
 
 static double slack_of_gradient(const Slack *s, const Binding *b, const Oracle *x, int i,
-                                double bound) {
-    if (!s->asked) return 0;
+                                const unsigned char *open, double bound) {
     int64_t n = b->tensor[i].count;
-    double size = norm_of(x->out[i], NULL, NULL, n), moved = s->moved[i];
-    double terms = norm_of(s->sizes.out[i], NULL, NULL, n);
+    double size = norm_of(x->out[i], NULL, open, n),
+           moved = norm_of(s->moved.out[i], NULL, open, n);
+    double terms = norm_of(s->sizes.out[i], NULL, open, n);
     if (s->times > 1 && !(moved <= 1e-3 * size)) return INFINITY;
-    double all = (terms > size ? terms * bound / 6 : 0) + (moved > 0 ? 4 * s->times * moved : 0) +
-                 underflow(b);
+    double all = (terms > size ? terms * bound / 6 : 0) + 4 * s->times * moved +
+                 2 * norm_of(s->written.out[i], x->out[i], open, n) + underflow(b);
     return size > 0 ? all / size : all;
 }
 
@@ -87,11 +87,14 @@ static Status wrong_of_gradient(int64_t *wrong, Slack *s, const Binding *b, cons
     return STATUS_DONE;
 }
 
-// Where the reference's gradient is not finite, nothing is asked of a kernel; nor anywhere where a state leaves f32, which the gradients of
-// all positions go through.
-static unsigned char *finite_only(const double *ref, int64_t n, bool none) {
+// Where the reference's gradient is not finite, or that of the formula as written leaves f32, nothing is asked of a kernel; nor anywhere
+// where a state leaves f32, which the gradients of all positions go through.
+static unsigned char *finite_only(const Slack *s, const Oracle *x, int i, int64_t n) {
+    const double *written = s->asked ? s->written.out[i] : NULL;
     unsigned char *open = calloc((size_t)n + 1, 1);
-    for (int64_t i = 0; open && i < n; i++) open[i] = none || !isfinite(ref[i]);
+    for (int64_t k = 0; open && k < n; k++)
+        open[k] = x->open.beyond > 0 || !isfinite(x->out[i][k]) ||
+                  (written && !isfinite((float)written[k]));
     return open;
 }
 
@@ -106,31 +109,33 @@ static unsigned char *of_one_sequence(const Binding *b, int i, unsigned char *op
     return open;
 }
 
-static Error error_of(const Binding *b, const Oracle *x, int i) {
-    const Tensor *t = &b->tensor[i];
-    if (b->sig->args.data[i].role == ARG_OUTPUT)
-        return cmd_error(t, x->out[i], oracle_open(x, &b->sig->args.data[i]),
-                         b->sig->args.data[i].of_rows);
-    unsigned char *open = finite_only(x->out[i], t->count, x->open.beyond > 0);
+static void compare_gradient(Verdict *v, const Slack *s, const Binding *b, const Oracle *x, int i,
+                             double bound) {
+    unsigned char *open = finite_only(s, x, i, b->tensor[i].count);
     open = of_one_sequence(b, i, open);
-    Error e = cmd_error(t, x->out[i], open, false);
+    v->error = cmd_error(&b->tensor[i], x->out[i], open, false);
+    if (s->asked) v->most = v->bound + slack_of_gradient(s, b, x, i, open, bound);
     free(open);
-    return e;
 }
 
-Status verdict_of(Verdict *v, Slack *s, const Binding *b, const Oracle *x, int arg, double bound) {
-    bool output = b->sig->args.data[arg].role == ARG_OUTPUT;
-    *v = (Verdict){.error = error_of(b, x, arg)};
-    v->bound = v->most = output ? bound : bound * tensor_tolerance_gradients() * s->times;
-    if (output) {
-        v->most += slack_of_output(b, x, arg);
-        return STATUS_DONE;
-    }
+static Status verdict_of_gradient(Verdict *v, Slack *s, const Binding *b, const Oracle *x, int arg,
+                                  double bound) {
+    v->bound = v->most = bound * tensor_tolerance_gradients() * s->times;
+    compare_gradient(v, s, b, x, arg, bound);
     if (!v->error.wrong && v->error.relative <= v->bound) return STATUS_DONE;
     Status is = ask_slack(s, b, x);
     if (is != STATUS_DONE || !s->asked) return is;
-    v->most += slack_of_gradient(s, b, x, arg, bound);
+    compare_gradient(v, s, b, x, arg, bound);
     return v->error.wrong ? wrong_of_gradient(&v->error.wrong, s, b, x, arg, v->most) : STATUS_DONE;
+}
+
+Status verdict_of(Verdict *v, Slack *s, const Binding *b, const Oracle *x, int arg, double bound) {
+    const SigArg *g = &b->sig->args.data[arg];
+    if (g->role != ARG_OUTPUT) return verdict_of_gradient(v, s, b, x, arg, bound);
+    *v = (Verdict){.error = cmd_error(&b->tensor[arg], x->out[arg], oracle_open(x, g), g->of_rows),
+                   .bound = bound,
+                   .most = bound + slack_of_output(b, x, arg)};
+    return STATUS_DONE;
 }
 
 bool verdict_good(const Verdict *v) { return v->error.relative <= v->most && !v->error.wrong; }

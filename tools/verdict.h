@@ -16,9 +16,10 @@ typedef struct Slack {
         times; // as much is allowed as by `check`. More than 1: and a gradient that moves by a thousandth is not asked for
     bool
         ends; // inputs are near the ends of f32: a slope may be infinite beside a 0, and the product NaN
-    Oracle sizes;  // of all that adds to an element
-    Oracle opened; // the reference's where elements that hang on an open decision take part
-    double *moved; // by argument
+    Oracle sizes;   // of all that adds to an element
+    Oracle written; // as the formula as written gives them in f32
+    Oracle opened;  // the reference's where elements that hang on an open decision take part
+    Oracle moved;   // how far rounding may move it
     bool asked;
 } Slack;
 // What moves inputs by a rounding of their type.

@@ -385,28 +385,30 @@ static double *room(Arena *a, int64_t n) { return ARENA_ARRAY(a, double, n + 1);
 typedef struct Apart {
     double most; // difference, over the largest
     double size; // of any gradient
-    bool finite; // of the reference
+    bool finite; // of the reference, and of the formula as written
 } Apart;
 
-// exact, f32: the derived gradient computed in the one and in the other; what they differ by is noise. moved: the reference's for
-// a q that is 2^-22 larger, or NULL: what that makes is noise, too.
+// exact, f32: the derived gradient computed in the one and in the other; what they differ by is noise, and so is what the reference's as
+// written in f32 is off by, and the rounding of what adds to an element. written, terms: NULL where these are not asked for.
 static void compare(Apart *to, const double *want, const double *exact, const double *f32,
-                    const double *moved, int64_t n) {
-    double most = 0, size = 0, noise = 0, drift = 0;
+                    const double *written, const double *terms, int64_t n) {
+    double most = 0, size = 0, noise = 0, drift = 0, rounding = 0;
     for (int64_t i = 0; i < n; i++) {
-        to->finite &= isfinite(want[i]) != 0;
+        to->finite &= isfinite(want[i]) && !(written && !isfinite(written[i]));
         double d = fmin(fabs(want[i] - exact[i]), fabs(want[i] - f32[i]));
         if (isnan(exact[i]) && isnan(f32[i])) d = INFINITY;
         noise = fmax(noise, exact == f32 ? 0 : fabs(exact[i] - f32[i]));
-        if (moved) drift = fmax(drift, fabs(want[i] - moved[i]));
+        if (written) drift = fmax(drift, fabs(want[i] - written[i]));
+        if (terms) rounding = fmax(rounding, 1e-6 * terms[i]);
         most = fmax(most, d);
         size = fmax(size, fabs(want[i]));
     }
     to->size = fmax(to->size, size);
     if (most > 0)
-        to->most = fmax(
-            to->most,
-            isinf(noise) ? 0 : most / (size + 1e4 * noise + 1e3 * drift + 1e-9 * to->size + 1e-30));
+        to->most =
+            fmax(to->most, isinf(noise) ? 0
+                                        : most / (size + 1e4 * noise + 1e3 * (drift + rounding) +
+                                                  1e-9 * to->size + 1e-30));
 }
 
 static RefGrad arrays(Arena *a, const RefGrad *given, const RefRun *run, const Sizes *s) {
@@ -420,16 +422,20 @@ static RefGrad arrays(Arena *a, const RefGrad *given, const RefRun *run, const S
     return g;
 }
 
-static Apart compare_all(const RefGrad *want, const RefGrad *exact, const RefGrad *f32,
-                         const RefGrad *moved, const Sizes *s) {
+typedef enum Way { WANTED, EXACT, F32, WRITTEN, SIZES, WAYS } Way;
+
+// g: one for each way; the last two are not there at first.
+static Apart compare_all(const RefGrad *g, bool all, const Sizes *s) {
     Apart d = {0, 0, true};
-    compare(&d, want->dv, exact->dv, f32->dv, moved ? moved->dv : NULL, s->v);
-    compare(&d, want->dq, exact->dq, f32->dq, moved ? moved->dq : NULL, s->q);
-    compare(&d, want->dk, exact->dk, f32->dk, moved ? moved->dk : NULL, s->k);
-    for (int i = 0; i < want->run->variant->inputs.n; i++)
-        if (want->dinputs[i])
-            compare(&d, want->dinputs[i], exact->dinputs[i], f32->dinputs[i],
-                    moved ? moved->dinputs[i] : NULL, s->input[i]);
+#define COMPARE(of, n)                                                                             \
+    compare(&d, g[WANTED].of, g[EXACT].of, g[F32].of, all ? g[WRITTEN].of : NULL,                  \
+            all ? g[SIZES].of : NULL, n)
+    COMPARE(dv, s->v);
+    COMPARE(dq, s->q);
+    COMPARE(dk, s->k);
+    for (int i = 0; i < g->run->variant->inputs.n; i++)
+        if (g->dinputs[i]) COMPARE(dinputs[i], s->input[i]);
+#undef COMPARE
     return d;
 }
 
@@ -437,26 +443,23 @@ double gradient_distance(const Backward *b, const RefGrad *given, int64_t row, b
     Arena *a = arena_new();
     RefRun run = *given->run;
     Sizes s = sizes_of(&run);
+    RefGrad g[WAYS];
     unsigned char *rows = ARENA_ARRAY(a, unsigned char, s.q / run.variant->D + 1);
     if (row >= 0) rows[row] = 1, run.rows = rows;
     run.o = NULL, run.emits = NULL;
-    RefGrad want = arrays(a, given, &run, &s), f32 = arrays(a, given, &run, &s),
-            exact = round ? f32 : arrays(a, given, &run, &s);
-    ref_grad(&want);
-    gradient_derived(b, &f32, true);
-    if (!round) gradient_derived(b, &exact, false);
-    Apart d = compare_all(&want, &exact, &f32, NULL, &s);
+    for (int i = 0; i < WAYS; i++) g[i] = arrays(a, given, &run, &s);
+    if (round) g[EXACT] = g[F32];
+    ref_grad(&g[WANTED]);
+    gradient_derived(b, &g[F32], true);
+    if (!round) gradient_derived(b, &g[EXACT], false);
+    Apart d = compare_all(g, false, &s);
     if (!round && d.most > 1e-4) {
-        RefGrad moved = arrays(a, given, &run, &s);
-        double *q = room(a, s.q);
-        for (int64_t i = 0; i < s.q; i++) q[i] = given->run->q[i] * (1 + 0x1p-22);
-        run.q = q;
-        ref_grad(&moved);
-        run.q = given->run->q;
-        d = compare_all(&want, &exact, &f32, &moved, &s);
+        g[WRITTEN].kind = REF_WRITTEN, g[SIZES].kind = REF_SIZES;
+        ref_grad(&g[WRITTEN]), ref_grad(&g[SIZES]);
+        d = compare_all(g, true, &s);
     }
     bool steep = false;
-    if (isinf(d.most)) derived(b, &f32, true, &steep);
+    if (isinf(d.most)) derived(b, &g[F32], true, &steep);
     arena_free(a);
     return d.finite && !steep ? d.most : NAN;
 }

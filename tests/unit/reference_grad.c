@@ -314,7 +314,7 @@ typedef struct Row {
 } Row;
 
 // v = 1, do = 1; `c` is an input of one number.
-static Row row(const char *body, const double *k, double c, double demit) {
+static Row row_as(RefKind kind, const char *body, const double *k, double c, double demit) {
     Arena *a = arena_new();
     const Variant *v = gradient_variant(
         a, NULL,
@@ -334,10 +334,15 @@ static Row row(const char *body, const double *k, double c, double demit) {
                  .dq = x.dq,
                  .dk = x.dk,
                  .dv = x.dv,
-                 .dinputs = dinputs};
+                 .dinputs = dinputs,
+                 .kind = kind};
     ref_grad(&g);
     arena_free(a);
     return x;
+}
+
+static Row row(const char *body, const double *k, double c, double demit) {
+    return row_as(REF_FLOAT64, body, k, c, demit);
 }
 
 // Each body with the gradient of k, which both rows add to, and of c.
@@ -394,6 +399,19 @@ TEST(kinks) {
         ck_assert_msg(fabs(x.dc - cases[i].dc) < 1e-6, "%s: dc is %.9g, not %.9g", cases[i].body,
                       x.dc, cases[i].dc);
     }
+}
+
+// As written in f32: a sum that leaves it, a product of slopes that does, and steps that are rounded.
+TEST(as_written) {
+    const double large[] = {3e38, 3e38, 3e38, 0}, k[] = {1, 2, 3, 4};
+    const char *share = "normalize(s) = s / max(rowsum(abs(s)), 1);",
+               *product = "normalize(s) = s * c * c;", *power = "normalize(s) = exp(s);";
+    Row exact = row(share, large, 1, 0), x = row_as(REF_WRITTEN, share, large, 1, 0);
+    ck_assert(fabs(exact.dv[0] - 2.0 / 3) < 1e-9 && x.dv[0] == 0);
+    exact = row(product, k, 1e30, 0), x = row_as(REF_WRITTEN, product, k, 1e30, 0);
+    ck_assert(fabs(exact.dk[0] - 2e60) < 1e50 && isinf(x.dk[0]));
+    exact = row(power, k, 1, 0), x = row_as(REF_WRITTEN, power, k, 1, 0);
+    ck_assert(exact.dk[1] == 2 * exp(2.0) && x.dk[1] == 2 * (double)(float)exp(2.0));
 }
 
 // What masked keys hold reaches no gradient; a row without a key has none.
