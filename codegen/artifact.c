@@ -86,17 +86,10 @@ static bool reads_inputs_only(const TileProgram *p, const TileKernel *k) {
     return true;
 }
 
-static bool stores_to(const TileKernel *k, int tensor) {
-    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        if ((op->kind == TILE_STORE || op->kind == TILE_APPEND) && op->tensor == tensor)
-            return true;
-    return false;
-}
-
 static bool is_kept(const TileProgram *p, int tensor) {
     bool stored = false;
     for (int k = 0; k < p->kernels.n && !p->recurrence; k++) {
-        if (!stores_to(p->kernels.data[k], tensor)) continue;
+        if (!tile_stores_to(p->kernels.data[k], tensor)) continue;
         if (!reads_inputs_only(p, p->kernels.data[k])) return false;
         stored = true;
     }

@@ -293,6 +293,8 @@ typedef struct CgRun {
     int places, dim;
 } CgRun;
 CgRun cg_element_run(const Cg *cg, const TileOp *op, int axis);
+Val cg_first_index(Cg *cg,
+                   const TileCoord *at); // i32: along a dimension, what a tile's coordinates say
 Val cg_element_begin(Cg *cg, const TileOp *op, int axis); // i32: position of its tile's first place
 Val cg_axis_size(Cg *cg, int axis);                       // i32: how many places it has
 

@@ -39,6 +39,11 @@ Val cg_element_offset(Cg *cg, const TileOp *op, int axis, Val pos) {
 
 Val cg_scatter_offset(Cg *cg, const TileOp *op, Val *pos) { return offset(cg, op, -1, pos); }
 
+Val cg_first_index(Cg *cg, const TileCoord *at) {
+    Val i = cg_uniform(cg, at->at);
+    return at->axis < 0 ? i : cg_times(cg, i, cg->k->axes[at->axis].extent);
+}
+
 // ---- places in a row
 
 static int power_of_two_in(int n) { return n & -n; }

@@ -422,6 +422,14 @@ bool ex_any(const Ex *e, bool (*is)(void *ctx, const Ex *e), void *ctx) {
     return i < n;
 }
 
+int ex_count(const Ex *e) {
+    Arena *scratch = arena_new();
+    const Ex **order;
+    int n = ex_order(scratch, &e, 1, &order);
+    arena_free(scratch);
+    return n;
+}
+
 static bool is_use(void *ctx, const Ex *e) {
     const Subst *s = ctx;
     return ex_is_sym(e, s->sym, s->index);

@@ -103,6 +103,7 @@ ExMemo *ex_simple(ExPool *p); // what simplifying made of the pool's expressions
 int ex_order_beyond(Arena *a, const ExMemo *known, const Ex *e, const Ex ***order);
 int ex_weight(const Ex *e); // about how many instructions the node is, without its arguments
 bool ex_any(const Ex *e, bool (*is)(void *ctx, const Ex *e), void *ctx); // of its nodes
+int ex_count(const Ex *e);                                               // its distinct nodes
 bool ex_uses(const Ex *e, ExSym sym, int index);                         // index -1: any
 bool ex_holds(const Ex *e, const Ex *part);
 bool ex_reads(const Ex *e);                        // an input

@@ -473,9 +473,16 @@ TileOp *tile_next(const TileBlock *root, const TileOp *op) {
     return op->next;
 }
 
-bool tile_is_bound(const TileKernel *k) {
+bool tile_has(const TileBlock *b, TileKind kind) {
+    const TileOp *op = tile_next(b, NULL);
+    while (op && op->kind != kind) op = tile_next(b, op);
+    return op != NULL;
+}
+
+bool tile_stores_to(const TileKernel *k, int tensor) {
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        if (op->kind == TILE_BOUND) return true;
+        if ((op->kind == TILE_STORE || op->kind == TILE_APPEND) && op->tensor == tensor)
+            return true;
     return false;
 }
 

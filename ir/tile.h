@@ -474,7 +474,8 @@ int tile_extent(const TileAxis *a);
 // The next op after `op` (NULL: the first) in reading order, bodies of loops included: loops before
 // their bodies.
 TileOp *tile_next(const TileBlock *root, const TileOp *op);
-bool tile_is_bound(const TileKernel *k); // has a BOUND
+bool tile_has(const TileBlock *b, TileKind kind); // within loops, too
+bool tile_stores_to(const TileKernel *k, int tensor);
 // Puts `to` where `from` is used, in a block and all within.
 void tile_replace(TileBlock *b, const TileValue *from, TileValue *to);
 // Rewrites the op's own expressions (not those of a loop's body).

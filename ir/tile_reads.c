@@ -30,19 +30,12 @@ bool tile_lead_varies(const TileOp *map, const Ex *load, int axis) {
     return false;
 }
 
-static bool is_stored(const TileKernel *k, int tensor) {
-    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        if ((op->kind == TILE_STORE || op->kind == TILE_APPEND) && op->tensor == tensor)
-            return true;
-    return false;
-}
-
 static bool is_row(void *ctx, const Ex *e) {
     const Along *a = ctx;
     if (!tile_ends_along(e, a->axis) || !e->inside || tile_lead_varies(a->map, e, a->axis))
         return false;
     int tensor = a->p->inputs.data[e->input], bytes = dtype_bytes(a->p->tensors.data[tensor].dtype);
-    return (bytes == 2 || bytes == 4) && !is_stored(a->k, tensor);
+    return (bytes == 2 || bytes == 4) && !tile_stores_to(a->k, tensor);
 }
 
 bool tile_reads_rows(const TileProgram *p, const TileKernel *k, const TileOp *map, int axis) {

@@ -47,12 +47,6 @@ typedef struct Piece {
 
 // ---- what is copied
 
-// What the tile's coordinates say of one dimension: the first index along it.
-static Val first_index(Cg *cg, const TileCoord *at) {
-    Val i = cg_uniform(cg, at->at);
-    return at->axis < 0 ? i : cg_times(cg, i, cg->k->axes[at->axis].extent);
-}
-
 static Copy copy_of(Cg *cg, const TileOp *op) {
     Copy c = {.t = &cg->p->tensors.data[op->tensor],
               .tile = tile_shared(cg->p, cg->k, op->args.data[0]),
@@ -72,7 +66,7 @@ static Copy copy_of(Cg *cg, const TileOp *op) {
 // Of the current tile: NULL unless some tile has fewer columns than its extent.
 static Val columns_of(Cg *cg, const TileOp *op, const Copy *c) {
     if (c->size % c->cols == 0) return NULL;
-    return cg_sub(cg, cg_i32(cg, c->size), first_index(cg, &op->coord[c->col_dim]));
+    return cg_sub(cg, cg_i32(cg, c->size), cg_first_index(cg, &op->coord[c->col_dim]));
 }
 
 static bool by_elements(const Copy *c) {
@@ -165,11 +159,10 @@ static Val tile_base(Cg *cg, const TileOp *op, const Copy *c) { // ptr addrspace
     Val sum = cg_i64(cg, 0);
     for (int d = 0; d < c->t->rank; d++) {
         if (op->each[d]) continue;
-        Val i = cg_sext(cg, first_index(cg, &op->coord[d]), cg->i64);
+        Val i = cg_sext(cg, cg_first_index(cg, &op->coord[d]), cg->i64);
         sum = cg_add(cg, sum, cg_mul(cg, i, cg_stride(cg, op->tensor, d)));
     }
-    Val p = LLVMBuildAddrSpaceCast(cg->b, cg_origin(cg, op),
-                                   LLVMPointerTypeInContext(cg->c, AM_GLOBAL), "");
+    Val p = cg_global(cg, cg_origin(cg, op));
     return cg_element(cg, cg_dtype(cg, c->t->dtype), p, sum);
 }
 
@@ -178,7 +171,7 @@ static Val rows_left(Cg *cg, const TileOp *op, const Copy *c) {
     if (op->each[c->tiled_dim])
         return cg_sub(cg, cg_axis_size(cg, axis), cg_element_begin(cg, op, axis));
     return cg_sub(cg, cg_extent(cg, op->tensor, c->tiled_dim),
-                  first_index(cg, &op->coord[c->tiled_dim]));
+                  cg_first_index(cg, &op->coord[c->tiled_dim]));
 }
 
 typedef struct From { // where the pieces of a tile come from

@@ -24,8 +24,7 @@ static Access access_of(Cg *cg, const TileOp *op, const TileValue *v) {
     Access a = {.is = cg_access(cg, op, v, cg_i64(cg, 0), 1, 1)};
     const TileTensor *t = a.is.t;
     a.n = am_elements(cg, a.is.f);
-    Val p = LLVMBuildAddrSpaceCast(cg->b, cg_origin(cg, op),
-                                   LLVMPointerTypeInContext(cg->c, AM_GLOBAL), "");
+    Val p = cg_global(cg, cg_origin(cg, op));
     a.base = step_by(cg, &a, p, a.is.begin);
     a.whole = tile_is_matrix(t) && a.is.cols && tile_columns(cg->p, op) % 8 == 0 &&
               op->from_column % 8 == 0;

@@ -6,6 +6,10 @@
 
 #include <assert.h>
 
+Val cg_global(Cg *cg, Val p) {
+    return LLVMBuildAddrSpaceCast(cg->b, p, LLVMPointerTypeInContext(cg->c, 1), "");
+}
+
 static Val scaled(Cg *cg, Val index, Val by) { return cg_mul(cg, cg_sext(cg, index, cg->i64), by); }
 
 // All columns of the tensor, or a tile of them, the last of which may have fewer.

@@ -45,8 +45,7 @@ static Place place_of(Cg *cg, const TileOp *op, const TileValue *v, const int *p
     }
     if (tile_scatters(op)) at = cg_add(cg, at, cg_scatter_offset(cg, op, places));
     at = cg_select(cg, in, at, cg_i64(cg, 0));
-    Val base =
-        LLVMBuildAddrSpaceCast(cg->b, cg_origin(cg, op), LLVMPointerTypeInContext(cg->c, 1), "");
+    Val base = cg_global(cg, cg_origin(cg, op));
     return (Place){cg_element(cg, cg_dtype(cg, t->dtype), base, at), in};
 }
 

@@ -157,6 +157,7 @@ typedef struct CgAccess {
 } CgAccess;
 // from: the offset of the tensor's first element; column: from column to column.
 CgAccess cg_access(Cg *cg, const TileOp *op, const TileValue *v, Val from, int unit, int column);
+Val cg_global(Cg *cg, Val p);                                  // ptr, as one to global memory
 Val cg_row_offset(Cg *cg, const CgAccess *a, Val row);         // i64: from a.begin
 Val cg_number(Cg *cg, const CgAccess *a, int row, int column); // a register's element, as it reads
 

@@ -422,8 +422,7 @@ static void store(Cg *cg, const TileOp *op) {
         at = cg_add(cg, at, cg_mul(cg, number, cg_stride(cg, op->tensor, i)));
     }
     Blk out = in ? cg_if(cg, in, "store") : NULL;
-    Val base =
-        LLVMBuildAddrSpaceCast(cg->b, cg_origin(cg, op), LLVMPointerTypeInContext(cg->c, 1), "");
+    Val base = cg_global(cg, cg_origin(cg, op));
     Val p = cg_element(cg, cg_dtype(cg, t->dtype), base, at), x = get(cg, &e, v);
     if (op->add)
         cg_gpu(cg)->hooks->add(cg, x, p);

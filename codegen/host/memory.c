@@ -232,14 +232,6 @@ static void place_groups(Plan *p) {
 
 // ---- views: what is loaded without the lane axis, as f32, and by nobody stored
 
-static bool stored(const TileBlock *b, int tensor) {
-    for (const TileOp *op = b->first; op; op = op->next) {
-        if (op->kind == TILE_STORE && op->tensor == tensor) return true;
-        if (op->kind == TILE_LOOP && stored(&op->body, tensor)) return true;
-    }
-    return false;
-}
-
 // Loaded for products that sum over the lanes, and for nothing else: they want vectors along what is
 // left.
 static bool wants_rows(const Plan *p, const TileValue *v) {
@@ -270,7 +262,7 @@ static void find_views(Plan *p, const TileBlock *b) {
         bool lanes = tile_has_axis(v, p->h->lane_axis) && !p->h->place[v->id].rows;
         p->h->place[v->id].view = !lanes && !tile_goes_by_element(op, -1) && d == DT_F32 &&
                                   v->dtype == DT_F32 && !p->life[v->id].fixed_use &&
-                                  !stored(&p->cg->k->body, op->tensor);
+                                  !tile_stores_to(p->cg->k, op->tensor);
     }
 }
 

@@ -157,10 +157,9 @@ static Val all(Cg *cg, Val ok, int lanes) {
 }
 
 // One element, behind a branch: the address may be outside.
-static Val load_one(Cg *cg, const Access *a, Ty t, Val p, Val ok) {
+static Val load_one(Cg *cg, Ty t, Val p, Val ok) {
     Val zero = LLVMConstNull(t);
     if (!ok) return cg_load(cg, t, p);
-    (void)a;
     Blk from = cg_here(cg), join = cg_if(cg, ok, "in"), yes = cg_here(cg);
     Val v = cg_load(cg, t, p);
     cg_enter(cg, join);
@@ -171,7 +170,7 @@ static Val load_row(Cg *cg, const Access *a, int lanes, Val ok) {
     Ty t = cg_dtype(cg, a->dtype), vt = cg_vector(t, lanes);
     Val p = address(cg, a), x;
     if (lanes == 1) {
-        x = load_one(cg, a, t, p, ok);
+        x = load_one(cg, t, p, ok);
     } else if (!ok) {
         x = cg_load(cg, vt, p);
         LLVMSetAlignment(x, (unsigned)dtype_bytes(a->dtype));

@@ -30,12 +30,6 @@ typedef struct NvCopy Copy;
 
 static Val times64(Cg *cg, Val a, int b) { return cg_mul(cg, a, cg_i64(cg, b)); }
 
-// What the tile's coordinates say of one dimension: the first index along it.
-static Val first_index(Cg *cg, const TileCoord *at) {
-    Val i = cg_uniform(cg, at->at);
-    return at->axis < 0 ? i : cg_times(cg, i, cg->k->axes[at->axis].extent);
-}
-
 // Which dimensions are the tile's rows and columns.
 static void find_dims(const TileProgram *p, Copy *c, const TileTensor *t) {
     for (int d = 0; d < t->rank; d++) {
@@ -55,7 +49,7 @@ static void find_columns(Cg *cg, Copy *c) {
     if (cg->k->axes[c->tile.col_axis].whole) return;
     c->size = all % extent ? all % extent : extent;
     if (c->size == extent) return;
-    Val left = cg_sub(cg, cg_i32(cg, all), first_index(cg, &c->op->coord[c->col_dim]));
+    Val left = cg_sub(cg, cg_i32(cg, all), cg_first_index(cg, &c->op->coord[c->col_dim]));
     Val v[] = {left, cg_i32(cg, extent)};
     c->cols = cg_intrinsic(cg, "llvm.smin", &cg->i32, 1, v, 2);
 }
@@ -72,7 +66,7 @@ static Copy copy_of(Cg *cg, const TileOp *op) {
     for (int pass = 0; pass < 2; pass++)
         for (int d = 0; d < t->rank; d++) {
             if (pass != (d == c.row_dim) || op->each[d]) continue;
-            Val i = cg_sext(cg, first_index(cg, &op->coord[d]), cg->i64);
+            Val i = cg_sext(cg, cg_first_index(cg, &op->coord[d]), cg->i64);
             Val bytes = times64(cg, cg_stride(cg, op->tensor, d), c.elem);
             c.base = cg_add(cg, c.base, cg_mul(cg, i, bytes));
         }
@@ -90,7 +84,7 @@ static Copy copy_of(Cg *cg, const TileOp *op) {
         return c;
     }
     c.left =
-        cg_sub(cg, cg_extent(cg, op->tensor, c.row_dim), first_index(cg, &op->coord[c.row_dim]));
+        cg_sub(cg, cg_extent(cg, op->tensor, c.row_dim), cg_first_index(cg, &op->coord[c.row_dim]));
     c.stride = times64(cg, cg_stride(cg, op->tensor, c.row_dim), c.elem);
     return c;
 }

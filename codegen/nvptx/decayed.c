@@ -145,20 +145,13 @@ static void put_scores(Cg *cg, const Block *b, Val column, const Val *acc) {
             result_column(cg, b, column, i % 4), acc[i]);
 }
 
-static Val left_word(Cg *cg, Block *b, const TileDecayed *d, Val t, Val channel) {
+static Val word(Cg *cg, Block *b, const TileDecayed *d, bool left, Val row, Val channel) {
+    const TileValue *v = left ? d->read : d->write;
     Val x[2], f[2];
-    load(cg, d->read, t, channel, 2, x);
-    row_factors(cg, b, d, t, channel, 2, f);
+    load(cg, v, row, channel, 2, x);
+    (left ? row_factors : column_factors)(cg, b, d, row, channel, 2, f);
     for (int c = 0; c < 2; c++) x[c] = times(cg, x[c], f[c]);
-    return nv_pack(cg, d->read->dtype, x[0], x[1]);
-}
-
-static Val right_word(Cg *cg, Block *b, const TileDecayed *d, Val u, Val channel) {
-    Val x[2], f[2];
-    load(cg, d->write, u, channel, 2, x);
-    column_factors(cg, b, d, u, channel, 2, f);
-    for (int c = 0; c < 2; c++) x[c] = times(cg, x[c], f[c]);
-    return nv_pack(cg, d->write->dtype, x[0], x[1]);
+    return nv_pack(cg, v->dtype, x[0], x[1]);
 }
 
 static void multiply_channels(Cg *cg, Block *b, Val column, Val channel, Val *acc) {
@@ -166,11 +159,11 @@ static void multiply_channels(Cg *cg, Block *b, Val column, Val channel, Val *ac
         const TileDecayed *d = &b->of[i];
         Val left[4], right[2];
         for (int j = 0; j < 4; j++)
-            left[j] = left_word(cg, b, d, result_row(cg, b, b->row, 2 * (j % 2)),
-                                cg_plus(cg, channel, HALF * (j / 2)));
+            left[j] = word(cg, b, d, true, result_row(cg, b, b->row, 2 * (j % 2)),
+                           cg_plus(cg, channel, HALF * (j / 2)));
         for (int j = 0; j < 2; j++)
             right[j] =
-                right_word(cg, b, d, cg_add(cg, column, b->g), cg_plus(cg, channel, HALF * j));
+                word(cg, b, d, false, cg_add(cg, column, b->g), cg_plus(cg, channel, HALF * j));
         nv_mma16(cg, d->read->dtype, &acc[4 * i], left, right[0], right[1]);
     }
 }

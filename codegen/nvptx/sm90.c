@@ -39,12 +39,6 @@ static void begin_variables(Cg *cg) {
     nv90_tiles_begin(cg);
 }
 
-static bool takes_turns(const TileOp *role) {
-    for (const TileOp *op = tile_next(&role->body, NULL); op; op = tile_next(&role->body, op))
-        if (op->kind == TILE_TURN) return true;
-    return false;
-}
-
 static int turn_barrier(const Nv90 *h) { return 1 + h->first_group; }
 
 // The first warpgroup has the first turn.
@@ -104,7 +98,7 @@ static void role(Cg *cg, const TileOp *op) {
     if (op->registers) nv90_set_registers(cg, op->registers, op->registers > even_share(cg));
     role_threads(cg, op);
     if (is_producer(op) && !h->all_produce) only_one(cg, s->warp);
-    if (op->warpgroups > 1 && takes_turns(op)) first_turn(cg);
+    if (op->warpgroups > 1 && tile_has(&op->body, TILE_TURN)) first_turn(cg);
     begin_variables(cg);
     cg_lower_block(cg, &op->body, NULL);
     if (!is_producer(op)) nv90_stores_end(cg);

@@ -81,12 +81,10 @@ static void tell_saved(Explain *x, const Backward *b) {
     for (int i = 0; i < b->nsaved; i++) tell_row(x, &b->rows.data[i]);
 }
 
-static bool is_symbol(const Ex *e, ExSym s) { return e->op == EX_SYM && e->sym == s; }
-
 // do of what is aggregated, and with it dw.
 static void tell_output(Explain *x, const Backward *b) {
     const char *come = "do";
-    if (!is_symbol(b->d_o, SYM_DO)) {
+    if (!ex_is_sym(b->d_o, SYM_DO, -1)) {
         come = say_fresh(b->row, "do~");
         say_with_shared(x, say_own(x, come), b->d_o);
     }
@@ -161,7 +159,7 @@ static void tell_factors(Explain *x, const Backward *b) {
 }
 
 static void tell_operands(Explain *x, const Backward *b) {
-    const char *come = is_symbol(b->d_o, SYM_DO) ? "do" : say_fresh(b->row, "do~");
+    const char *come = ex_is_sym(b->d_o, SYM_DO, -1) ? "do" : say_fresh(b->row, "do~");
     for (int i = 0; i < b->products.n; i++) say_shared(x, b->products.data[i].d);
     tell_factors(x, b);
     tell_rows_of(x, b, ROW_QUERIES);

@@ -96,18 +96,12 @@ static void tell_step(Explain *x, const RecProgram *p) {
     say_formula(x, NULL, p->output);
 }
 
-static void count_node(void *ctx, const Ex *e) {
-    (void)e;
-    ++*(int *)ctx;
-}
-
 static void tell_decay(Explain *x) {
     enum { PLAIN = 16 }; // nodes of a logarithm that is worth reading
-    int n = 0;
     const Chunk *c = x->c;
     if (!c->decay) return;
-    ex_visit(c->decay, count_node, &n);
-    equation(x, own(x, "l"), n <= PLAIN ? c->decay : ex_1(x->pool, EX_LOG2, own(x, "decay")));
+    equation(x, own(x, "l"),
+             ex_count(c->decay) <= PLAIN ? c->decay : ex_1(x->pool, EX_LOG2, own(x, "decay")));
     if (c->fixed) say_prose(x, "    (the same at every position)");
     equation(x, own(x, "G(p, j)"), ex_1(x->pool, EX_EXP2, sum(x, own(x, "l"))));
     say_prose(x, arena_printf(x->arena,

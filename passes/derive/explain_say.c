@@ -16,7 +16,6 @@ static bool is_taken(const RowProgram *p, const char *name) {
     return taken;
 }
 
-// The name, with as many lines under it as make it the explanation's own.
 const char *say_fresh(const RowProgram *p, const char *name) {
     while (is_taken(p, name)) name = arena_printf(p->arena, "%s_", name);
     return name;
@@ -104,16 +103,7 @@ static const Ex *name_one(void *ctx, ExPool *p, const Ex *e) {
 
 // ---- what several formulas have in common
 
-static void count_node(void *ctx, const Ex *e) {
-    (void)e;
-    ++*(int *)ctx;
-}
-
-static bool worth_a_name(const Ex *e) {
-    int n = 0;
-    if (e->type == EX_F32) ex_visit(e, count_node, &n);
-    return n >= WORTH_A_NAME;
-}
+static bool worth_a_name(const Ex *e) { return e->type == EX_F32 && ex_count(e) >= WORTH_A_NAME; }
 
 static const Ex *replace_one(void *ctx, ExPool *p, const Ex *e) {
     const Explain *x = ctx;
@@ -137,8 +127,6 @@ static void use(Arena *a, ExMemo *uses, const Ex *e) {
     ++*known;
 }
 
-// From here on, what these formulas have in common has names; each is kept as it is with the names
-// of those before it.
 void say_share(Explain *x, const Ex *const *formulas, int n) {
     Arena *scratch = arena_new();
     const Ex **roots = ARENA_ARRAY(scratch, const Ex *, n + 1);
@@ -160,7 +148,6 @@ void say_share(Explain *x, const Ex *const *formulas, int n) {
     arena_free(scratch);
 }
 
-// As it is to be printed: with the names that it has at this place.
 const Ex *say_here(Explain *x, const Ex *e) {
     return ex_map(x->pool, with_shared(x, e), name_one, x);
 }
@@ -184,7 +171,6 @@ void say_prose(Explain *x, const char *text) {
     VEC_PUSH(x->arena, &x->line->parts, part);
 }
 
-// The first place on the way down: in the file of the attention, else in any.
 Span say_place_of(const Explain *x, const Ex *e) {
     Arena *scratch = arena_new();
     const Ex **order;
@@ -198,7 +184,6 @@ Span say_place_of(const Explain *x, const Ex *e) {
     return place;
 }
 
-// name NULL: a formula without. Both are as `here` gives them.
 void say_formula(Explain *x, const Ex *name, const Ex *e) {
     ExplainPart part = {NULL, name, e};
     VEC_PUSH(x->arena, &x->line->parts, part);
@@ -226,7 +211,6 @@ void say_equation(Explain *x, const Ex *name, const Ex *e) {
     if (known.file) x->line->span = place_of_reduction(x, known);
 }
 
-// Before a formula: what it has in common with others, if that was not said yet.
 void say_shared(Explain *x, const Ex *e) {
     bool needed[MAX_SHARED] = {false};
     const Ex *seen = with_shared(x, e);

@@ -60,13 +60,11 @@ static int written_infinity(const Ex *e) {
     return 0;
 }
 
-static bool is_symbol(const Ex *e, ExSym sym) { return e->op == EX_SYM && e->sym == sym; }
-
 // The distance of a query and a key, where the mask keeps keys from lying behind.
 Bounds limits_of_distance(const Ex *e, Bounds l, const LimitFacts *facts) {
     if (!facts->causal || e->op != EX_SUB) return l;
-    if (is_symbol(e->args[0], SYM_Q_IDX) && is_symbol(e->args[1], SYM_KV_IDX)) l.lo = 0;
-    if (is_symbol(e->args[0], SYM_KV_IDX) && is_symbol(e->args[1], SYM_Q_IDX)) l.hi = 0;
+    if (ex_is_sym(e->args[0], SYM_Q_IDX, -1) && ex_is_sym(e->args[1], SYM_KV_IDX, -1)) l.lo = 0;
+    if (ex_is_sym(e->args[0], SYM_KV_IDX, -1) && ex_is_sym(e->args[1], SYM_Q_IDX, -1)) l.hi = 0;
     return l;
 }
 
@@ -88,7 +86,8 @@ static bool is_causal(const Ex *mask, int depth) {
     if (mask->op == EX_AND && depth < CONDITIONS_DEEP)
         return is_causal(mask->args[0], depth + 1) || is_causal(mask->args[1], depth + 1);
     bool orders = mask->op == EX_LE || mask->op == EX_LT;
-    return orders && is_symbol(mask->args[0], SYM_KV_IDX) && is_symbol(mask->args[1], SYM_Q_IDX);
+    return orders && ex_is_sym(mask->args[0], SYM_KV_IDX, -1) &&
+           ex_is_sym(mask->args[1], SYM_Q_IDX, -1);
 }
 
 LimitFacts row_facts(const RowProgram *row) {

@@ -257,7 +257,8 @@ typedef struct FullLoops {
 static FullLoops clone_full(Classify *c, bool any) {
     FullLoops f = {NULL, NULL};
     if (any) f.full = tile_clone(c->p, c->k, c->loop, NULL, NULL);
-    if (any && tile_is_bound(c->k)) f.follows = tile_clone(c->p, c->k, c->loop, NULL, NULL);
+    if (any && tile_has(&c->k->body, TILE_BOUND))
+        f.follows = tile_clone(c->p, c->k, c->loop, NULL, NULL);
     return f;
 }
 

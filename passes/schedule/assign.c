@@ -146,19 +146,15 @@ static TileOp *raise_columns(TileOp *loop) {
     return first;
 }
 
-static void place(TileOp *op, int stage, int order) {
-    op->role = "all";
-    op->place = (TilePlace){stage, order};
-}
-
 // Loads stand before `at`, each before its own; the first is of the step to come where others are of `stage` 1.
 static void place_body(const TileProgram *p, const Loads *l, TileOp *const *at, TileOp *loop,
                        int stage, int later) {
     int order = 0;
     for (TileOp *op = loop->body.first; op; op = op->next) {
         for (int i = 0; i < l->n; i++)
-            if (at[i] == op) place(l->op[i], i ? later : 0, order++);
-        if (op->kind != TILE_YIELD && !pass_is_operand(p, op)) place(op, stage, order++);
+            if (at[i] == op) pass_place(l->op[i], "all", i ? later : 0, order++);
+        if (op->kind != TILE_YIELD && !pass_is_operand(p, op))
+            pass_place(op, "all", stage, order++);
     }
 }
 
@@ -196,7 +192,7 @@ static void place_block(TileProgram *p, TileKernel *k, TileBlock *b, bool late) 
         loops |= op->body.first != NULL;
         if (op->kind == TILE_MAP && pass_cooperative(k, op)) pass_to_shared(op);
         if (op->body.first || op->kind == TILE_YIELD) continue;
-        place(op, 0, 0);
+        pass_place(op, "all", 0, 0);
         if (!pass_is_operand(p, op)) continue;
         op->results.data[0]->home = HOME_SHARED;
         op->results.data[0]->stages = pass_stages(p, k, op->tensor);

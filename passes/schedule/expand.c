@@ -642,31 +642,29 @@ static int first_of(const TileOp *loop) {
     return 0;
 }
 
+static TileOp *once(Expand *e, Chain *c, TileKind kind, const TileOp *like) {
+    TileOp *op = append(e, kind, like->span);
+    op->axis = like->axis;
+    op->index = first_tile(e, c);
+    op->tiles = like->tiles;
+    TileBlock *outer = e->block;
+    e->block = &op->body;
+    first_step(e, c, like);
+    e->block = outer;
+    return op;
+}
+
 static void first_at(Expand *e, Chain *c) {
     const TileOp *loop = c->loop[0];
-    TileOp *at = append(e, TILE_AT, loop->span);
-    at->axis = loop->axis;
-    at->index = first_tile(e, c);
-    at->tiles = loop->tiles;
-    TileBlock *outer = e->block;
-    e->block = &at->body;
-    first_step(e, c, loop);
-    e->block = outer;
+    TileOp *at = once(e, c, TILE_AT, loop);
     int first = first_of(loop);
     if (of_rows(e, at)) only_first(at, first, loop->axis, sees_few(e, c, begin_of(c), first));
     first_results(e, c, at);
 }
 
-static TileOp *once(Expand *e, Chain *c, const TileOp *like, const Ex *from, const Ex *to) {
-    TileOp *loop = append(e, TILE_LOOP, like->span);
-    loop->axis = like->axis;
+static TileOp *loop_once(Expand *e, Chain *c, const TileOp *like, const Ex *from, const Ex *to) {
+    TileOp *loop = once(e, c, TILE_LOOP, like);
     loop->from = from, loop->to = to;
-    loop->index = first_tile(e, c);
-    loop->tiles = like->tiles;
-    TileBlock *outer = e->block;
-    e->block = &loop->body;
-    first_step(e, c, like);
-    e->block = outer;
     return loop;
 }
 
@@ -700,9 +698,9 @@ static void first_of_either(Expand *e, Chain *c) {
     const Ex *any = ex_2(e->x, EX_LT, begin_of(c), end_of(c));
     const Ex *full = ex_2(e->x, EX_AND, any, ex_1(e->x, EX_NOT, some));
     const Ex *times = tidy(e, ex_select(e->x, full, num(e, 0), num(e, 1)));
-    TileOp *first = once(e, c, partial, num(e, 0), times);
+    TileOp *first = loop_once(e, c, partial, num(e, 0), times);
     carry_through(e, first, NULL);
-    TileOp *second = once(e, c, begins, times, num(e, 1));
+    TileOp *second = loop_once(e, c, begins, times, num(e, 1));
     carry_through(e, second, first->results.data);
     first_results(e, c, second);
 }

@@ -63,7 +63,7 @@ static int classes_of(const TileKernel *k, const TileOp *op) {
     const TileOp *loop = op->block->owner;
     for (const TileOp *in = loop ? loop->body.first : NULL; in; in = in->next)
         for (int i = 0; i < in->outs.n; i++) masked |= ex_uses(in->outs.data[i].body, SYM_MASK, -1);
-    return !masked ? 1 : tile_is_bound(k) ? 3 : 2;
+    return !masked ? 1 : tile_has(&k->body, TILE_BOUND) ? 3 : 2;
 }
 
 static int copied(const Block *b, const TileOp *load) {

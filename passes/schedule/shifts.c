@@ -45,7 +45,7 @@ static void drop_kept(TileKernel *k) {
 
 bool pass_shifts(TileProgram *p, const PassOptions *o, Diags *diags) {
     TileKernel *k = p->kernels.data[0];
-    if (!tile_is_bound(k)) return true;
+    if (!tile_has(&k->body, TILE_BOUND)) return true;
     const TileOp *loop = first_of(k, TILE_LOOP);
     bool chosen = p->target != TARGET_SM90A || k->axes[loop->axis].extent > 0;
     bool stays = k->schedule.knobs.fixed_shift, classed = loop->tiles != CLASS_ANY;

@@ -90,7 +90,7 @@ static Knobs shape_for(const TileProgram *p) {
 // A kernel without products computes nothing twice in several tiles of columns: those of half the size
 // leave registers for what the last one, which may go past the end, asks of each column.
 static int columns_of(const TileProgram *p, const TileKernel *k) {
-    return p->Dv <= MAX_COLUMNS || sm80_has_product(k) ? MAX_COLUMNS : FEW_COLUMNS;
+    return p->Dv <= MAX_COLUMNS || tile_has(&k->body, TILE_MMA) ? MAX_COLUMNS : FEW_COLUMNS;
 }
 
 static int rows_of(const TileKernel *k, Knobs s) {
@@ -348,18 +348,12 @@ static Knobs for_chunk_gradients(const TileProgram *p, Knobs s) {
     return s;
 }
 
-static bool inverts(const TileKernel *k) {
-    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        if (op->kind == TILE_INVERT) return true;
-    return false;
-}
-
 // Of few positions, whose time is that of the state's bytes: more blocks an SM have theirs on the way (0.64 to 0.98 of the time of two on an
 // H100), four where nothing is erased.
 static Knobs for_steps(const TileProgram *p, const TileKernel *k, Knobs s) {
     s.keys = PASS_FEW_POSITIONS;
     int state = p->D * extents_of(p, k, s).rows / (32 * s.warps);
-    if (dtype_half(p->dtype) && state <= STATE) s.blocks = inverts(k) ? 3 : 4;
+    if (dtype_half(p->dtype) && state <= STATE) s.blocks = tile_has(&k->body, TILE_INVERT) ? 3 : 4;
     return s;
 }
 
@@ -391,7 +385,7 @@ bool pass_tile_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
         if (k->purpose == PURPOSE_CHUNK_GRADIENTS) s = for_chunk_gradients(p, s);
         if (k->purpose == PURPOSE_STEPS) s = for_steps(p, k, s);
         if (k->purpose == PURPOSE_STARTS) s = for_starts(s);
-        if (!sm80_has_product(k) &&
+        if (!tile_has(&k->body, TILE_MMA) &&
             !pass_tile_columns(p, k, few.few_columns, LEAST_COLUMNS, NULL)) // all, where they must
             return false;
         if (free) choose_groups(p, k, o, &s);

@@ -20,12 +20,6 @@ enum {
     COLUMNS = 32, // of a block that combines
 };
 
-bool sm80_has_product(const TileKernel *k) {
-    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        if (op->kind == TILE_MMA) return true;
-    return false;
-}
-
 bool sm80_is_few(const TileKernel *k) {
     return k->purpose == PURPOSE_PART || k->purpose == PURPOSE_COMBINE;
 }

@@ -56,12 +56,6 @@ bool sm90_is_masked(const TileKernel *k) {
     return !(m->op == EX_LT || m->op == EX_CONST);
 }
 
-static bool has_product(const TileKernel *k) {
-    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        if (op->kind == TILE_MMA) return true;
-    return false;
-}
-
 static int64_t weight(const Ex *const *roots, int n) {
     Arena *scratch = arena_new();
     const Ex **order;
@@ -99,7 +93,7 @@ static bool fits_roles(const TileProgram *p, const TileKernel *k) {
     bool tiled = rows >= 0 && k->axes[rows].extent != 1; // some are built for one query a tile
     bool mapped = p->D % 8 == 0 && p->Dv % 8 == 0; // tensor copies: rows of a multiple of 16 bytes
     mapped = mapped && p->D <= MAX_COLUMNS;
-    return dtype_half(p->dtype) && mapped && tiled && has_product(k) &&
+    return dtype_half(p->dtype) && mapped && tiled && tile_has(&k->body, TILE_MMA) &&
            k->purpose == PURPOSE_ATTENTION && !sm90_has_long_body(k) && !goes_by_element(k) &&
            !sm80_reads_rows(p, k) && !sm80_changes_query(k) && !pass_makes_together(k) &&
            !sm80_multiplies_bytes(k);
@@ -281,7 +275,7 @@ Knobs sm90_fit(const TileProgram *p, const TileKernel *k, ShapeClass launches, b
     s.dense = pass_copies_dense(k);
     if (alone) s.cluster = 1;
     if (listed) s.section = LISTED;
-    if (!tile_is_bound(k) || moving || dear) s.fixed_shift = 0;
+    if (!tile_has(&k->body, TILE_BOUND) || moving || dear) s.fixed_shift = 0;
     if (!s.fixed_shift) s.after = rows[i].moving, s.half = 0;
     if (!fits_shared(p, k, s)) s.queries = 1;
     while (s.keys > 16 && (!fits_shared(p, k, s) || registers_of(p, k, s) > s.registers))
@@ -308,7 +302,7 @@ static bool legal(const TileProgram *p, const TileKernel *k, Knobs s, Diags *dia
     if (shared > has) return refuse(diags, "bytes of shared memory", shared, has);
     if (threads > launched)
         return refuse(diags, "registers for all threads of a block", threads, launched);
-    if (s.fixed_shift && !tile_is_bound(k)) {
+    if (s.fixed_shift && !tile_has(&k->body, TILE_BOUND)) {
         diag_error(
             diags, (Span){0},
             "schedule: shifts stay where results do not depend on them, a sum of all weights "

@@ -276,11 +276,6 @@ static void redo(Flat *f, Step *st) {
 
 // ---- places
 
-static void place(TileOp *op, const char *role, int stage, int order) {
-    op->role = role;
-    op->place = (TilePlace){stage, order};
-}
-
 static void peel(TileOp *op, int stage, int order) {
     op->peels = true;
     op->peeled = (TilePlace){stage, order};
@@ -294,16 +289,10 @@ static void pipe_of(TileOp *load, int stages) {
 // Where the schedule says so, weights go to the product by way of shared memory: each warpgroup
 // writes and reads its own rows.
 static void share_weights(Flat *f, Step *st) {
-    Sm90 *s = f->s;
-    TileValue *weights = st->sum->args.data[0];
-    TileOp *op = pass_map(s->p, s->k, NULL, pass_axes_of(weights), weights->def->span);
-    tile_insert_before(st->sum, op);
-    const Ex *same = pass_operand(s->p, op, weights);
-    TileValue *v = pass_out(s->p, s->k, op, weights->name, weights->dtype, same, EX_CONST, 0);
-    v->home = HOME_SHARED;
-    st->sum->args.data[0] = v;
-    place(op, "consumer", 1, SHARED_P);
-    op->turn = s->shape.turns;
+    TileValue **weights = &st->sum->args.data[0];
+    *weights = pass_put_shared(f->s->p, f->s->k, st->sum, *weights);
+    pass_place((*weights)->def, "consumer", 1, SHARED_P);
+    (*weights)->def->turn = f->s->shape.turns;
 }
 
 static void place_maps(Flat *f, Step *st) {
@@ -314,33 +303,33 @@ static void place_maps(Flat *f, Step *st) {
         if (op->kind != TILE_MAP || op == st->rescale || op->role) continue;
         bool column = is_column(st, op);
         if (column) pass_to_shared(op);
-        place(op, "consumer", 0, column ? COLUMNS : is_early(op) ? EARLY : order++);
+        pass_place(op, "consumer", 0, column ? COLUMNS : is_early(op) ? EARLY : order++);
         if (op == weights) st->sum->lands = op->place.order;
     }
     if (st->rescale && shape->late_rescale) {
-        place(st->rescale, "consumer", 1, LATE);
+        pass_place(st->rescale, "consumer", 1, LATE);
         st->rescale->turn = shape->turns;
     } else if (st->rescale)
-        place(st->rescale, "consumer", 0, order++);
+        pass_place(st->rescale, "consumer", 0, order++);
     st->sum->after = shape->after;
 }
 
 static void place_step(Flat *f, Step *st) {
     const Knobs *shape = &f->s->shape;
     bool stays = f->follows && st != f->follows && st->loop->tiles == CLASS_FULL;
-    place(st->load_k, "producer", 0, K);
+    pass_place(st->load_k, "producer", 0, K);
     peel(st->load_k, 0, FIRST_K);
-    place(st->load_v, "producer", !f->skips, V);
+    pass_place(st->load_v, "producer", !f->skips, V);
     if (!f->skips) peel(st->load_v, 1, LAST_V);
     pipe_of(st->load_k, shape->stages);
     pipe_of(st->load_v, shape->stages);
-    place(st->dot, "consumer", 0, S);
+    pass_place(st->dot, "consumer", 0, S);
     peel(st->dot, 0, FIRST_S);
-    place(st->sum, "consumer", 1, O);
+    pass_place(st->sum, "consumer", 1, O);
     st->dot->turn = st->sum->turn = st->load_v->turn = shape->turns;
     for (TileOp *op = st->loop->body.first; op; op = op->next) {
         if (!is_dense(f, op)) continue;
-        place(op, "producer", 0, DENSE);
+        pass_place(op, "producer", 0, DENSE);
         pipe_of(op, shape->stages);
     }
     if (shape->narrow && !f->skips) {
@@ -353,7 +342,7 @@ static void place_step(Flat *f, Step *st) {
         redo(f, st);
         for (TileOp *op = st->loop->body.first; op; op = op->next)
             if (!op->role && op->kind != TILE_YIELD)
-                place(op, "consumer", 0, op->kind == TILE_REDO ? MAPS + 100 : EARLY);
+                pass_place(op, "consumer", 0, op->kind == TILE_REDO ? MAPS + 100 : EARLY);
     }
     if (shape->share) share_weights(f, st);
 }
@@ -394,9 +383,9 @@ static void place_sweep(Flat *f) {
     for (TileOp *op = k->body.first; op; op = op->next) {
         behind |= op->kind == TILE_LOOP;
         if (op->kind != TILE_LOOP && op != f->load_q && op != f->bound)
-            place(op, "consumer", 1, !behind ? 0 : waits_for_q ? END_EARLY : END);
+            pass_place(op, "consumer", 1, !behind ? 0 : waits_for_q ? END_EARLY : END);
     }
-    place(f->load_q, "producer", 0, NEXT_Q);
+    pass_place(f->load_q, "producer", 0, NEXT_Q);
     pipe_of(f->load_q, shape->queries);
     if (f->bound) tile_unlink(f->bound);
     k->schedule.next = NEXT;
@@ -408,7 +397,7 @@ static void by_text(Sm90 *s, TileBlock *b) {
         if (op->kind == TILE_MAP && pass_cooperative(s->k, op)) pass_to_shared(op);
         if (sm90_piped(op)) pipe_of(op, b == &s->k->body ? s->shape.queries : s->shape.stages);
         if (op->kind != TILE_LOOP && op->kind != TILE_YIELD)
-            place(op, sm90_piped(op) ? "producer" : "consumer", 0, 0);
+            pass_place(op, sm90_piped(op) ? "producer" : "consumer", 0, 0);
         by_text(s, &op->body);
     }
 }
@@ -425,7 +414,7 @@ void sm90_assign(Sm90 *s, bool overlap) {
     if (overlap && match_chain(&f)) {
         place_sweep(&f);
     } else {
-        assert(!tile_is_bound(s->k) && "no loop here does steps again");
+        assert(!tile_has(&s->k->body, TILE_BOUND) && "no loop here does steps again");
         by_text(s, &s->k->body);
     }
     sm90_add_role(s, "producer", 1, s->shape.producer_registers);

@@ -165,11 +165,7 @@ static void find_scores(Cut *cut) {
 
 // To shared memory, for another role.
 static TileValue *share(Step *c, TileValue *v, TileOp *before, int stages) {
-    TileOp *op = pass_map(c->s->p, c->s->k, NULL, pass_axes_of(v), before->span);
-    tile_insert_before(before, op);
-    const Ex *same = pass_operand(c->s->p, op, v);
-    TileValue *shared = pass_out(c->s->p, c->s->k, op, v->name, v->dtype, same, EX_CONST, 0);
-    shared->home = HOME_SHARED;
+    TileValue *shared = pass_put_shared(c->s->p, c->s->k, before, v);
     shared->stages = stages;
     return shared;
 }
@@ -268,11 +264,6 @@ static void split_across(Step *c) {
 
 // ---- places
 
-static void place(TileOp *op, const char *role, int order) {
-    op->role = role;
-    op->place = (TilePlace){0, order};
-}
-
 static const char *role_of(const Step *c, const TileOp *op) {
     if (is_across(c->s->k, op) || op->kind == TILE_STORE || op->kind == TILE_BESIDE) return "sums";
     const TileValue *v = is_sum(op) ? left_of(op) : op->results.data[0];
@@ -299,17 +290,18 @@ void sm90_place_chain(Sm90 *s, TileBlock *b, int stages) {
     for (TileOp *op = b->first; op; op = op->next) {
         if (op->kind == TILE_LOAD || op->kind == TILE_YIELD) continue;
         bool gives = op->kind == TILE_MAP && op->results.data[0]->home == HOME_SHARED;
-        place(op, role_of(&c, op),
-              is_sum(op)             ? SUM
-              : gives                ? GIVE
-              : op->kind == TILE_MAP ? MAKE
-                                     : FIRST);
+        pass_place(op, role_of(&c, op), 0,
+                   is_sum(op)             ? SUM
+                   : gives                ? GIVE
+                   : op->kind == TILE_MAP ? MAKE
+                                          : FIRST);
     }
     split_across(&c);
     for (TileOp *op = b->first; op; op = op->next)
-        if (!op->role && op->kind != TILE_LOAD && op->kind != TILE_YIELD) place(op, "sums", FIRST);
+        if (!op->role && op->kind != TILE_LOAD && op->kind != TILE_YIELD)
+            pass_place(op, "sums", 0, FIRST);
     for (TileOp *op = b->first; op; op = op->next)
-        if (op->kind == TILE_LOAD) place(op, "producer", order_of_load(op));
+        if (op->kind == TILE_LOAD) pass_place(op, "producer", 0, order_of_load(op));
 }
 
 // Of what stands around the steps: who makes the value, or begins what a step carries.

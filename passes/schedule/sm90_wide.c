@@ -128,12 +128,7 @@ void sm90_share_wide(TileProgram *p, TileKernel *k) {
     for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
         TileValue *weights = op->kind == TILE_MMA ? op->args.data[0] : NULL;
         if (!weights || weights->def->kind != TILE_MAP) continue;
-        TileOp *map = pass_map(p, k, NULL, pass_axes_of(weights), weights->def->span);
-        tile_insert_before(op, map);
-        const Ex *same = pass_operand(p, map, weights);
-        TileValue *v = pass_out(p, k, map, weights->name, weights->dtype, same, EX_CONST, 0);
-        v->home = HOME_SHARED;
-        op->args.data[0] = v;
+        op->args.data[0] = pass_put_shared(p, k, op, weights);
     }
 }
 

@@ -178,15 +178,7 @@ void pass_together(const TileProgram *p, TileKernel *k) {
     }
 }
 
-// A map that puts a value of registers into shared memory, where it is first asked for.
-static TileValue *put_shared(TileProgram *p, TileKernel *k, TileOp *at, TileValue *v) {
-    TileOp *map = pass_map(p, k, NULL, pass_axes_of(v), v->def->span);
-    tile_insert_before(at, map);
-    TileValue *to = pass_out(p, k, map, v->name, v->dtype, pass_operand(p, map, v), EX_CONST, 0);
-    to->home = HOME_SHARED;
-    return to;
-}
-
+// Where it is first asked for.
 void pass_put_through(TileProgram *p, TileKernel *k) {
     if (k->purpose != PURPOSE_CHUNK_GRADIENTS) return;
     TileValue **put = ARENA_ARRAY(p->arena, TileValue *, k->nvalues + 1);
@@ -195,7 +187,7 @@ void pass_put_through(TileProgram *p, TileKernel *k) {
         for (int i = 0; i < op->args.n; i++) {
             TileValue *v = op->args.data[i];
             if (v->id >= n || lies_shared(p, v) || !asks_shared(p, k, op, i)) continue;
-            if (!put[v->id]) put[v->id] = put_shared(p, k, op, v);
+            if (!put[v->id]) put[v->id] = pass_put_shared(p, k, op, v);
             op->args.data[i] = put[v->id];
         }
 }

@@ -164,15 +164,9 @@ static const Ex *check_expr(void *ctx, const Ex *e) {
     return e;
 }
 
-static bool is_stored(const TileKernel *k, int tensor) {
-    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        if (op->kind == TILE_STORE && op->tensor == tensor) return true;
-    return false;
-}
-
 static bool moves_out(const TileKernel *k, const TileOp *loop, TileOp *op) {
     if (op->kind != TILE_MAP && op->kind != TILE_LOAD) return false;
-    if (op->kind == TILE_LOAD && is_stored(k, op->tensor)) return false;
+    if (op->kind == TILE_LOAD && tile_stores_to(k, op->tensor)) return false;
     for (int i = 0; i < op->naxes; i++)
         if (tile_root_axis(k, op->axes[i]) == loop->axis) return false;
     for (int i = 0; i < op->args.n; i++)

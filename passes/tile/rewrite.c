@@ -185,6 +185,19 @@ void pass_to_shared(TileOp *op) {
     for (int i = 0; i < op->results.n; i++) op->results.data[i]->home = HOME_SHARED;
 }
 
+TileValue *pass_put_shared(TileProgram *p, TileKernel *k, TileOp *at, TileValue *v) {
+    TileOp *map = pass_map(p, k, NULL, pass_axes_of(v), at->span);
+    tile_insert_before(at, map);
+    TileValue *to = pass_out(p, k, map, v->name, v->dtype, pass_operand(p, map, v), EX_CONST, 0);
+    to->home = HOME_SHARED;
+    return to;
+}
+
+void pass_place(TileOp *op, const char *role, int stage, int order) {
+    op->role = role;
+    op->place = (TilePlace){stage, order};
+}
+
 bool pass_cooperative(const TileKernel *k, const TileOp *map) {
     const TileValue *v = map->results.data[0];
     int rows = tile_grid_axis(k);

@@ -85,5 +85,8 @@ int pass_padded(int n, int to); // the next multiple of `to`
 // together, and all read it.
 bool pass_cooperative(const TileKernel *k, const TileOp *map);
 void pass_to_shared(TileOp *op); // all of its results
+// A value of registers in shared memory: a map before `at` puts it there.
+TileValue *pass_put_shared(TileProgram *p, TileKernel *k, TileOp *at, TileValue *v);
+void pass_place(TileOp *op, const char *role, int stage, int order);
 
 #endif
