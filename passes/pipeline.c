@@ -285,10 +285,7 @@ TileProgram *pass_backward_algorithm(Arena *a, const Backward *back, const PassO
     bool host = o->target.kind == KIND_HOST, nest = host && o->dtype == DT_F32 && !o->deterministic;
     TileProgram *p = NULL;
     Diags quiet = diag_list(a);
-    // Of long sequences no device has ended one of up to 64 columns yet: it is made where it is asked for.
-    bool shown = !o->batch || back->row->D > 64 || back->row->Dv > 64 ||
-                 knobs_say(&o->schedule, KNOB_warpgroups);
-    if (!host && !o->deterministic && shown) p = pass_build_backward(a, back, o, true, &quiet);
+    if (!host && !o->deterministic) p = pass_build_backward(a, back, o, true, &quiet);
     if (p && (!(p = algorithm(p, o, diags)) || pass_has_nest(p))) return p;
     p = pass_build_backward(a, back, o, nest, diags);
     return p ? algorithm(p, o, diags) : NULL;

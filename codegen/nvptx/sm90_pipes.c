@@ -217,8 +217,19 @@ static bool read_by_map(const TileKernel *k, const TileValue *v) {
     return false;
 }
 
-// Products are of the whole warpgroup; what single threads read has to be waited for, but for vectors, which
-// such a product or a barrier stands behind (passes/schedule/waits.c). Where `when` is
+// Whether each way from where it was taken to where it is dropped has a product of it: a loop may have no step.
+static bool is_multiplied(const TileOp *drop) {
+    const TileValue *v = drop->args.data[0];
+    const TileOp *op = drop->prev;
+    for (; op && op != v->def; op = op->prev)
+        for (int i = 0; op->kind == TILE_MMA && i < op->args.n; i++)
+            if (op->args.data[i] == v) return true;
+    return !op || op->kind != TILE_TAKE; // taken elsewhere, for products that stand there
+}
+
+// Products are of the whole warpgroup: when one has landed, all of its warps have seen that the tile was there. Elsewhere they are waited
+// for: a warp that is late would look for a phase of `full` that the next two copies had ended, and wait forever. So is what single threads
+// read, but for vectors, which such a product or a barrier stands behind (passes/schedule/waits.c). Where `when` is
 // false the arrival is at a barrier that nobody waits for: ptxas puts off what has a predicate of its
 // own until the weights are done, and the producer waits.
 void nv90_drop(Cg *cg, const TileOp *op) {
@@ -236,7 +247,7 @@ void nv90_drop(Cg *cg, const TileOp *op) {
         empty = cg_select(cg, yes, empty, nv90_shared(cg, h->nobody));
     else if (yes)
         when = cg_and(cg, when, yes);
-    if (v->rank > 1 && read_by_map(cg->k, v)) nv90_group_sync(cg);
+    if (v->rank > 1 && (read_by_map(cg->k, v) || !is_multiplied(op))) nv90_group_sync(cg);
     nv90_barrier_arrive(cg, empty, when);
     if (!nv90_goes_everywhere(cg, &p->tile)) return;
     Val other = cg_xor(cg, h->rank, cg_i32(cg, 1));
