@@ -8,7 +8,7 @@
 // Out: places, and two roles without bodies. K and V are taken once for a tile; what belongs to queries, numbers
 // of rows among it, comes through pipes of `stages`. All is of stage 0:
 //
-//     loads   s   dp   maps   dv   share ds   dq   dk   add dq
+//     loads   s   dp   maps   scatter ds   dv   share ds   dq   dk   add dq
 //
 // so that maps run under dp, ds is written under dv, and dq leaves under dk.
 //
@@ -79,8 +79,15 @@ static bool fits_map(const TileOp *op, int keys) {
     return has;
 }
 
+// Of gradients of scores, what goes to a table of distances: each warp adds up its own diagonals.
+static bool scatters(const TileOp *op) {
+    return op->kind == TILE_STORE && op->add && op->args.data[0]->rank == 2 &&
+           op->args.data[0]->def->kind == TILE_MAP && tile_scatters_diagonals(op);
+}
+
 static bool fits_op(const TileProgram *p, const TileKernel *k, const TileOp *op) {
     int keys = tile_grid_axis(k);
+    if (scatters(op)) return !is_wide(p);
     if (!tile_goes_by_runs(p, op)) return false;
     if (op->kind == TILE_MMA) return is_nested(op) && fits_product(k, op);
     if (op->kind == TILE_LOAD) return fits_load(p, op);
@@ -121,7 +128,7 @@ static int keys_of(Knobs s) { return GROUP_KEYS * (sm90_is_chain(s) ? 1 : s.warp
 // Columns of the warpgroups are whole panels where each has some of dq's, or, where sums are tight, halves of them; so are parts of dq in a chain.
 static int unit_of(const TileProgram *p, Knobs s) {
     if (sm90_is_chain(s)) return p->D > 2 * PANEL ? PANEL : 16;
-    return s.rows < keys_of(s) ? (is_wide(p) ? PANEL / 2 : PANEL) * s.warpgroups : 16;
+    return s.rows < keys_of(s) ? (is_wide(p) || p->D <= PANEL ? PANEL / 2 : PANEL) * s.warpgroups : 16;
 }
 
 static int vectors_of(const TileKernel *k) {
@@ -145,11 +152,18 @@ static bool has_room(const TileProgram *p, const TileKernel *k, Knobs s, int sha
     return shared_bytes(p, k, s, shares) <= target_get(p->target)->shared_bytes;
 }
 
+static bool has_scatter(const TileKernel *k) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (scatters(op)) return true;
+    return false;
+}
+
 static Knobs fit(const TileProgram *p, const TileKernel *k, bool chain) {
     int wide = p->D > p->Dv ? p->D : p->Dv;
     Knobs s = {.said = knobs_of(FORM_SM90_NEST), .warpgroups = chain ? CHAIN : 2, .stages = 2};
     s.registers = chain ? CHAIN_REGISTERS : REGISTERS, s.producer_registers = PRODUCER_REGISTERS;
-    s.rows = wide <= WIDE_STEP && !chain ? s.warpgroups * GROUP_KEYS : GROUP_KEYS;
+    bool many = wide <= WIDE_STEP && !chain && !has_scatter(k); // queries a step
+    s.rows = many ? s.warpgroups * GROUP_KEYS : GROUP_KEYS;
     if (!has_room(p, k, s, chain || is_wide(p) ? 1 : 2)) s.stages = 1;
     return s;
 }
@@ -293,6 +307,7 @@ enum {
     OTHER_SCORES,
     THEIR_SUM,
     MAPS,
+    SCATTER,
     EARLY_SHARE,
     FIRST_SUM,
     SHARE,
@@ -372,7 +387,8 @@ static void place_step(Sm90 *s, TileBlock *b) {
         if (op->role || op->kind == TILE_YIELD) continue;
         bool sums = op->kind == TILE_MMA && op->args.n > 2;
         bool late = sums && (op->args.data[0] == shared || op->args.data[1] == shared);
-        int order = op->kind == TILE_STORE ? ADD
+        int order = scatters(op)                 ? SCATTER
+                    : op->kind == TILE_STORE ? ADD
                     : late && !is_tight(s) ? SUMS
                     : sums                 ? FIRST_SUM
                     : op->kind == TILE_MAP ? MAPS

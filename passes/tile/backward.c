@@ -645,8 +645,6 @@ static bool is_for_nest(const Backward *back) {
     if (row->v_in_k || row->dots.n > 1 || row->rows[ROW_QUERIES].n > 1 ||
         row->rows[ROW_KEYS].n > 1 || row->channel[ROW_QUERIES] || row->channel[ROW_KEYS])
         return false;
-    for (int i = 0; i < back->grads.n; i++)
-        if (back->grads.data[i].per == BACK_PAIR) return false;
     return true;
 }
 

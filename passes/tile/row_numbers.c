@@ -66,7 +66,14 @@ static const Ex *formula(RowNumbers *r, const Ex *e) {
     return e ? ex_map(r->p, e, made_before, r) : NULL;
 }
 
-// ds times a constant is one formula.
+// Whether gradients of scores are wanted as they are, too.
+static bool gives_scores(const Backward *b) {
+    for (int i = 0; i < b->grads.n; i++)
+        if (b->grads.data[i].per == BACK_PAIR) return true;
+    return false;
+}
+
+// ds times a constant is one formula, where nothing else is made of it.
 static const Ex *whole(RowNumbers *r, const Ex *ds, const Ex *e) {
     bool scales = e->op == EX_MUL;
     for (int i = 0; scales && i < 2; i++)
@@ -95,7 +102,7 @@ const Backward *pass_row_numbers(Arena *a, const Backward *back) {
     for (int i = 0; i < back->rows.n; i++) VEC_PUSH(a, &out->rows, back->rows.data[i]);
     for (int i = 0; i < back->products.n; i++) {
         BackProduct x = back->products.data[i];
-        x.d = formula(&r, x.sym == SYM_DOT ? whole(&r, back->ds, x.d) : x.d);
+        x.d = formula(&r, x.sym == SYM_DOT && !gives_scores(back) ? whole(&r, back->ds, x.d) : x.d);
         VEC_PUSH(a, &out->products, x);
     }
     out->weight = formula(&r, back->weight);
