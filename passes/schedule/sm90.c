@@ -202,6 +202,10 @@ static bool is_read(void *ctx, const Ex *e) {
 // Whether the mask reads inputs where the pair is: its tiles are on lists (passes/mask/tilemap.c).
 static bool reads_inputs(const TileKernel *k) { return ex_any(k->mask, is_read, NULL); }
 
+bool sm90_has_dear_mask(const TileKernel *k) {
+    return reads_inputs(k) || weight(&k->mask, 1) > DEAR_MASK;
+}
+
 // The keys that a tile of queries sees, of which nothing else is told than that they are not exact where
 // the kernel has no loop over them.
 static KeySet seen_keys(const TileProgram *p, const TileKernel *k) {

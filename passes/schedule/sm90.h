@@ -17,6 +17,7 @@ typedef struct Sm90 {
 bool sm90_has_long_body(const TileKernel *k);
 // Whether some keys within the tensor do not count.
 bool sm90_is_masked(const TileKernel *k);
+bool sm90_has_dear_mask(const TileKernel *k); // which is read where the pair is, or long
 // Columns of v that a tile takes, padded; registers of a consumer's thread for all but long tests.
 int sm90_value_columns(const TileProgram *p, const TileKernel *k);
 int sm90_registers(const TileProgram *p, const TileKernel *k, Knobs s);

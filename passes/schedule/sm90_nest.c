@@ -13,7 +13,7 @@
 // so that maps run under dp, ds is written under dv, and dq leaves under dk.
 //
 // The sums of k and v for 64 keys are (D + Dv) / 2 words of a thread of one warpgroup. Where that is more than there are registers for,
-// three roles that have the same 64 keys make a chain (sm90_chain.c). Or, if warpgroups=2 asks for it and it is not much more,
+// three roles that have the same 64 keys make a chain (sm90_chain.c). Or, where it is not much more and a score's weight is little work,
 //
 //     loads   s   weights   dp   dv   maps   dk   share ds   (all has landed)   dq   add dq
 //
@@ -120,6 +120,65 @@ bool sm90_is_nest(const TileProgram *p, const TileKernel *k) {
     return products > 0 && tensors <= MAX_MAPS && !sm90_has_long_body(k);
 }
 
+// ---- which results may come before the others
+
+static unsigned products_of(const TileOp *map, const Ex *e) { // by operand
+    unsigned set = 0;
+    for (int i = 0; i < map->args.n; i++)
+        if (map->args.data[i]->def->kind == TILE_MMA && ex_uses(e, SYM_PARAM, i)) set |= 1u << i;
+    return set;
+}
+
+typedef struct Common {
+    const Ex *with, *part;
+    bool dear; // both have it
+} Common;
+
+static void find_again(void *ctx, const Ex *e) {
+    Common *c = ctx;
+    c->dear |= e == c->part;
+}
+
+static void find_common(void *ctx, const Ex *e) {
+    Common *c = ctx;
+    c->part = e;
+    if (ex_op_cost(e->op, e->type) == C_SPECIAL) ex_visit(c->with, find_again, c);
+}
+
+// Whether the other results need what it is made of no more, but some product that it does not need; nor an exponential of its
+// own, which would wait in registers.
+static bool goes_first(ExPool *x, const TileOp *map, int result) {
+    const Ex *own = map->outs.data[result].body, *none = ex_f32(x, 0);
+    unsigned mine = products_of(map, own), others = 0;
+    Common c = {.with = own};
+    for (int i = 0; i < map->outs.n; i++) {
+        if (map->outs.data[i].reduce != EX_CONST) return false;
+        const Ex *rest = ex_replace(x, map->outs.data[i].body, own, none);
+        others |= products_of(map, rest);
+        ex_visit(rest, find_common, &c);
+    }
+    return mine && others && !(mine & others) && !c.dear;
+}
+
+static void find_places(void *ctx, const Ex *e) {
+    bool *found = ctx;
+    *found |= e->op == EX_LOAD || (e->op == EX_SYM && e->sym != SYM_PARAM && e->sym != SYM_MASK);
+}
+
+// Whether weights may be narrow before their gradients are made, of nothing but products and numbers of rows: what asks where a pair lies,
+// or for a size, takes registers.
+static bool is_light(const TileProgram *p, const TileKernel *k) {
+    bool first = false, places = sm90_has_dear_mask(k);
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
+        if (op->kind != TILE_MAP || !is_nested(op)) continue;
+        for (int i = 0; i < op->outs.n; i++) {
+            first |= goes_first(p->pool, op, i);
+            ex_visit(op->outs.data[i].body, find_places, &places);
+        }
+    }
+    return first && !places;
+}
+
 // ---- extents
 
 // Keys of a block.
@@ -128,7 +187,8 @@ static int keys_of(Knobs s) { return GROUP_KEYS * (sm90_is_chain(s) ? 1 : s.warp
 // Columns of the warpgroups are whole panels where each has some of dq's, or, where sums are tight, halves of them; so are parts of dq in a chain.
 static int unit_of(const TileProgram *p, Knobs s) {
     if (sm90_is_chain(s)) return p->D > 2 * PANEL ? PANEL : 16;
-    return s.rows < keys_of(s) ? (is_wide(p) || p->D <= PANEL ? PANEL / 2 : PANEL) * s.warpgroups : 16;
+    return s.rows < keys_of(s) ? (is_wide(p) || p->D <= PANEL ? PANEL / 2 : PANEL) * s.warpgroups
+                               : 16;
 }
 
 static int vectors_of(const TileKernel *k) {
@@ -197,6 +257,12 @@ static bool is_tight_enough(const TileProgram *p, Knobs s) {
     return s.warpgroups == 2 && (d + dv) / 2 + d / 4 + BESIDE <= s.registers;
 }
 
+// Whether that is faster than three roles, which have half as many keys for each sum of dq (docs/experiments.md). Lookups and
+// long masks take registers: ptxas then lets no product run beside another.
+static bool is_for_two(const TileProgram *p, const TileKernel *k) {
+    return !is_wide(p) || (is_tight_enough(p, fit(p, k, false)) && is_light(p, k));
+}
+
 static bool legal(const TileProgram *p, const TileKernel *k, Knobs s, Diags *diags) {
     if (!sm90_is_chain(s) && (!is_wide(p) || is_tight_enough(p, s))) return true;
     if (sm90_is_chain(s) && s.rows == GROUP_KEYS && sm90_can_chain(p, k)) return true;
@@ -213,7 +279,7 @@ static bool legal(const TileProgram *p, const TileKernel *k, Knobs s, Diags *dia
 bool sm90_bind_nest(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags) {
     Knobs *s = &k->schedule.knobs;
     const Knobs *asked = &o->schedule;
-    bool chain = knobs_say(asked, KNOB_warpgroups) ? asked->warpgroups == CHAIN : is_wide(p);
+    bool chain = knobs_say(asked, KNOB_warpgroups) ? asked->warpgroups == CHAIN : !is_for_two(p, k);
     k->schedule = (TileSchedule){.lane_axis = -1, .min_blocks = 1, .knobs = fit(p, k, chain)};
     if (!knobs_take(s, FORM_SM90_NEST, &o->schedule, diags) || !legal(p, k, *s, diags))
         return false;
@@ -231,44 +297,6 @@ bool sm90_bind_nest(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *
 
 // ---- weights before the gradients of scores: what needs fewer products is a map of its own, which runs under the others. In partial
 // tiles the mask would be asked twice.
-
-static unsigned products_of(const TileOp *map, const Ex *e) { // by operand
-    unsigned set = 0;
-    for (int i = 0; i < map->args.n; i++)
-        if (map->args.data[i]->def->kind == TILE_MMA && ex_uses(e, SYM_PARAM, i)) set |= 1u << i;
-    return set;
-}
-
-typedef struct Common {
-    const Ex *with, *part;
-    bool dear; // both have it
-} Common;
-
-static void find_again(void *ctx, const Ex *e) {
-    Common *c = ctx;
-    c->dear |= e == c->part;
-}
-
-static void find_common(void *ctx, const Ex *e) {
-    Common *c = ctx;
-    c->part = e;
-    if (ex_op_cost(e->op, e->type) == C_SPECIAL) ex_visit(c->with, find_again, c);
-}
-
-// Whether the other results need what it is made of no more, but some product that it does not need; nor an exponential of its
-// own, which would wait in registers.
-static bool goes_first(Sm90 *s, const TileOp *map, int result) {
-    const Ex *own = map->outs.data[result].body, *none = ex_f32(s->x, 0);
-    unsigned mine = products_of(map, own), others = 0;
-    Common c = {.with = own};
-    for (int i = 0; i < map->outs.n; i++) {
-        if (map->outs.data[i].reduce != EX_CONST) return false;
-        const Ex *rest = ex_replace(s->x, map->outs.data[i].body, own, none);
-        others |= products_of(map, rest);
-        ex_visit(rest, find_common, &c);
-    }
-    return mine && others && !(mine & others) && !c.dear;
-}
 
 // Where sums leave registers for no more than scores and their gradients: weights are narrow before the latter are made.
 static bool is_tight(const Sm90 *s) { return is_wide(s->p); }
@@ -293,7 +321,7 @@ static void make_first(Sm90 *s, TileOp *map, int result) {
 
 static void split(Sm90 *s, TileOp *map) {
     for (int i = 0; i < map->outs.n; i++)
-        if (goes_first(s, map, i)) {
+        if (goes_first(s->x, map, i)) {
             make_first(s, map, i);
             return;
         }
@@ -387,12 +415,12 @@ static void place_step(Sm90 *s, TileBlock *b) {
         if (op->role || op->kind == TILE_YIELD) continue;
         bool sums = op->kind == TILE_MMA && op->args.n > 2;
         bool late = sums && (op->args.data[0] == shared || op->args.data[1] == shared);
-        int order = scatters(op)                 ? SCATTER
+        int order = scatters(op)             ? SCATTER
                     : op->kind == TILE_STORE ? ADD
-                    : late && !is_tight(s) ? SUMS
-                    : sums                 ? FIRST_SUM
-                    : op->kind == TILE_MAP ? MAPS
-                                           : SCORES;
+                    : late && !is_tight(s)   ? SUMS
+                    : sums                   ? FIRST_SUM
+                    : op->kind == TILE_MAP   ? MAPS
+                                             : SCORES;
         place(op, "consumer", order);
     }
     if (is_tight(s)) place_tight(b);

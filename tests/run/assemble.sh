@@ -48,8 +48,8 @@ done
 for name in retnet gla gated_deltanet; do holds "$name, forward and backward on sm_80" assembles_for sm_80 stdlib/$name.attn --phase=fwd,bwd; done
 holds 'kda, the backward' assembles stdlib/kda.attn --phase=bwd
 for name in softmax causal softcap; do holds "$name, D=256, the backward" assembles stdlib/$name.attn --phase=bwd -DD=256; done
-holds 'causal, 192 128, the backward' assembles stdlib/causal.attn --phase=bwd -DD=192 -DDv=128
-holds 'causal, 192 128, the backward by two warpgroups' assembles stdlib/causal.attn --phase=bwd -DD=192 -DDv=128 --schedule=warpgroups=2
+for n in 2 3; do holds "causal, 192 128, the backward, warpgroups=$n" assembles stdlib/causal.attn --phase=bwd -DD=192 -DDv=128 --schedule=warpgroups=$n; done
+holds 'a table of distances, the backward by two warpgroups' assembles stdlib/relative_bias.attn --phase=bwd --schedule=warpgroups=2
 holds 'a backward with more numbers of a row than a kernel has tensor maps for' assembles tests/regress/weighted_scores.attn --phase=fwd,bwd
 for sm in sm_80 sm_90a; do
     for name in no_gradient steps_apart norm_alone level_scores; do holds "gradients of $name on $sm" assembles_for $sm tests/regress/$name.attn --phase=fwd,bwd; done

@@ -101,7 +101,7 @@ TEST(of_chains) {
         check_scheduled("chain", texts[i], TARGET_SM90A, i % 2 ? DT_F16 : DT_BF16);
 }
 
-// So many that two warpgroups just have registers for them, where that is asked for.
+// So many that two warpgroups just have registers for them.
 TEST(of_tight_nests) {
 #define TIGHT                                                                                      \
     "import std.normalization; attention a { dim D = 192, Dv = 128; score(q, k) = dot(q, k) * "
@@ -113,6 +113,57 @@ TEST(of_tight_nests) {
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         check_chosen("tight", texts[i], TARGET_SM90A, i % 2 ? DT_F16 : DT_BF16,
+                     pu_knobs("warpgroups=2"));
+}
+
+// Two warpgroups have them where weights are little work: neither places, nor sizes, nor masks that are looked up.
+TEST(tight_by_choice) {
+    static const struct {
+        const char *body;
+        int warpgroups;
+    } cases[] = {
+        {"0.05; mask(b, h, i, j) = i - j < 9 && j <= i; normalize(s) = softmax(s); }", 2},
+        {"0.05; modify(s, b, h, i, j) = s - 0.1 * (i - j); normalize(s) = softmax(s); }", 3},
+        {"0.05; modify(s) = max(s, 0) / Sk; normalize(s) = s; }", 3},
+        {"0.05; modify(s) = 2 * tanh(s / 2); normalize(s) = softmax(s); }", 3},
+        {"0.05; input doc: i32[B, Sk]; mask(b, h, i, j) = doc[b, i] == doc[b, j]; normalize(s) = "
+         "softmax(s); }",
+         3},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Arena *a = arena_new();
+        Diags diags = diag_list(a);
+        const char *text = arena_printf(a, TIGHT "%s", cases[i].body);
+        const Backward *b = pass_backward(a, pu_stream(a, "t.attn", text, 0, NULL)->written, NULL);
+        PassOptions o = {.target = *target_get(TARGET_SM90A), .dtype = DT_BF16, .saves = b};
+        TileProgram *p = pass_backward_program(a, b, &o, &diags);
+        test_good(p != NULL, &diags);
+        int nests = 0;
+        for (int k = 0; k < p->kernels.n; k++) {
+            Knobs s = p->kernels.data[k]->schedule.knobs;
+            if (!knobs_say(&s, KNOB_warpgroups)) continue;
+            ck_assert_msg(s.warpgroups == cases[i].warpgroups, "%s: %d", cases[i].body,
+                          s.warpgroups);
+            nests++;
+        }
+        ck_assert_int_gt(nests, 0);
+        arena_free(a);
+    }
+}
+
+// A table of distances gets its gradient in the nest, too, where that is asked for.
+TEST(of_tables) {
+    static const char *const texts[] = {
+        "import std.normalization; attention a { dim D = 16; input t: f32[H, SPAN] grad; score(q, "
+        "k) = dot(q, k) * 0.3; modify(s, b, h, i, j) = s + t[h, i - j + Sk]; mask(b, h, i, j) = j "
+        "<= i; normalize(s) = softmax(s); }",
+        "import std.normalization; attention a { dim D = 64; input t: f32[H, 9] grad; score(q, k) "
+        "= "
+        "dot(q, k) * 0.1; modify(s, b, h, i, j) = s * t[h, min(max(i - j, 0), 8)]; normalize(s) = "
+        "softmax(s); }",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        check_chosen("table", texts[i], TARGET_SM90A, i ? DT_F16 : DT_BF16,
                      pu_knobs("warpgroups=2"));
 }
 
