@@ -110,6 +110,8 @@ TEST(of_tight_nests) {
         TIGHT "2000; normalize(s) = softmax(s); }",
         TIGHT "0.05; modify(s) = 2 * tanh(s / 2); normalize(s) = softmax(s); }",
         TIGHT "0.05; modify(s) = max(s, 0); mask(b, h, i, j) = i - j < 9; normalize(s) = s; }",
+        "import std.normalization; attention a { dim D = 64, Dv = 256; score(q, k) = dot(q, k) * "
+        "0.1; mask(b, h, i, j) = j <= i; normalize(s) = softmax(s); }",
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         check_chosen("tight", texts[i], TARGET_SM90A, i % 2 ? DT_F16 : DT_BF16,
