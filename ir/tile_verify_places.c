@@ -62,12 +62,21 @@ static bool check_operand(Verify *V, const TileValue *v) {
     return true;
 }
 
-// One role fills a pipe, for others, which read a tile in one of the times.
+// Whether an operation of its role reads a tile at another time than one before it.
+static bool reads_again(const TileOp *at, const TileValue *v) {
+    for (const TileOp *op = at->prev; op; op = op->prev)
+        for (int i = 0; i < op->args.n; i++)
+            if (op->args.data[i] == v && op->role && !strcmp(op->role, at->role) &&
+                op->place.stage != at->place.stage)
+                return true;
+    return false;
+}
+
+// One role fills a pipe, for others, each of which reads a tile in one of the times.
 static bool check_filled(Verify *V) {
     const TileOp *op = V->op;
     if (op->kind != TILE_LOAD || op->results.data[0]->home != HOME_SHARED) return true;
     const TileBlock *b = &V->k->body;
-    const TileOp *reader = NULL;
     for (const TileOp *at = tile_next(b, NULL); at; at = tile_next(b, at)) {
         if (at->kind == TILE_LOAD && at->tensor == op->tensor && at->role &&
             strcmp(at->role, op->role) != 0)
@@ -83,10 +92,8 @@ static bool check_filled(Verify *V) {
             else if (!strcmp(at->role, op->role) && !is_only_role(V->k))
                 return verify_fail(V, "%%%s is read by the role that fills it",
                                    op->results.data[0]->name);
-            else if (at->block == op->block && reader && reader->place.stage != at->place.stage)
+            else if (at->block == op->block && reads_again(at, op->results.data[0]))
                 return verify_fail(V, "%%%s is read at two times", op->results.data[0]->name);
-            else if (at->block == op->block)
-                reader = at;
     }
     return true;
 }

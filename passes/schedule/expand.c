@@ -660,6 +660,7 @@ static void first_at(Expand *e, Chain *c) {
     int first = first_of(loop);
     if (of_rows(e, at)) only_first(at, first, loop->axis, sees_few(e, c, begin_of(c), first));
     first_results(e, c, at);
+    if (at->body.first == at->body.last) tile_unlink(at); // all that the role does is a step behind
 }
 
 static TileOp *loop_once(Expand *e, Chain *c, const TileOp *like, const Ex *from, const Ex *to) {

@@ -8,8 +8,9 @@
 //     sums                   take k, c, p   acc * c + p v             take it   store
 //
 // Where more stages are asked for than there is shared memory for, as with 48 keys in three, the first columns of q stay in registers of
-// the scores, and a product is two. Nobody waits for all: the next scores are multiplied while the sums add up. A warpgroup has whole scores, so that a product has
-// 64 columns: with half of them it would read q from shared memory twice.
+// the scores, and a product is two. With three stages scores are a step ahead (sm90_ahead.c). Nobody waits for all: the next scores are
+// multiplied while the sums add up. A warpgroup has whole scores, so that a product has 64 columns: with half of them it would read q from
+// shared memory twice.
 #include "passes/schedule/sm90.h"
 
 #include "ir/tile_shared.h"
@@ -22,12 +23,14 @@ enum {
     ROWS = 64,
     KEYS = 64,
     STAGES = 2,
+    AHEAD = 3, // stages with which scores are a step ahead of their weights
     COLUMNS = 512,
     PAD = 16,
     SUMS = 2, // warpgroups
     PRODUCER_REGISTERS = 56,
     REGISTERS = 160,       // of sums
-    SLACK = 3072,          // numbers of rows, barriers
+    NUMBERS = 1024,        // of rows, that are handed over
+    SLACK = 2048,          // barriers, the tile's number, alignment
     BLOCK_REGISTERS = 512, // a thread's of each warpgroup together
     LEAST_REGISTERS = 104, // of scores
     MOST_REGISTERS = 240,
@@ -65,11 +68,15 @@ static TileOp *load_of_queries(const TileKernel *k) {
     return widest;
 }
 
+// Where scores are ahead, they hand over a step's before the sums of the step before have landed.
+static int stages_of_numbers(Knobs s) { return s.stages < AHEAD ? 1 : 2; }
+
 // What is loaded once a step, and once a tile of rows; weights.
 static int shared_bytes(const TileProgram *p, const TileKernel *k, Knobs s) {
     Extents e = extents_of(s);
     Block b = pass_block(p, k, &e, s, 4);
-    int bytes = ROWS * s.keys * dtype_bytes(p->dtype) + SLACK;
+    int weights = ROWS * pass_padded(s.keys, PANEL) * dtype_bytes(p->dtype);
+    int bytes = weights + stages_of_numbers(s) * NUMBERS + SLACK;
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
         if (op->kind != TILE_LOAD) continue;
         bool again = false, step = op->block != &k->body;
@@ -276,7 +283,7 @@ static TileValue *handed(Sm90 *s, TileValue *v, TileOp *reader) {
     const Ex *same = pass_operand(s->p, op, v);
     TileValue *shared = pass_out(s->p, s->k, op, v->name, v->dtype, same, EX_CONST, 0);
     shared->home = HOME_SHARED;
-    shared->stages = 1;
+    shared->stages = v->rank == 1 ? stages_of_numbers(s->shape) : 1;
     op->role = "scores";
     return shared;
 }
@@ -306,6 +313,7 @@ void sm90_assign_apart(Sm90 *s) {
         op->results.data[0]->stages = op->block == &s->k->body ? 1 : s->shape.stages;
     }
     hand_over(s);
+    if (s->shape.stages >= AHEAD) sm90_run_ahead(s);
     sm90_add_role(s, "producer", 1, s->shape.producer_registers);
     sm90_add_role(s, "scores", 1, registers_of_scores(s->shape));
     sm90_add_role(s, "sums", SUMS, s->shape.registers);

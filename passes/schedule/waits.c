@@ -97,10 +97,20 @@ static void take_turns(Waits *w, TileBlock *b) {
 
 // ---- stages
 
+// A tile, or what lies beside it.
+static bool uses_tile(const TileOp *op, const TileValue *v) {
+    if (pass_uses(op, v)) return true;
+    for (int i = 0; i < op->args.n; i++) {
+        const TileOp *def = op->args.data[i]->def;
+        if (def && def->kind == TILE_BESIDE && def->args.data[0] == v) return true;
+    }
+    return false;
+}
+
 static const TileOp *last_reader(const TileValue *v) {
     const TileOp *last = v->def;
     for (const TileOp *op = v->def->next; op; op = op->next)
-        if (pass_uses(op, v)) last = op;
+        if (uses_tile(op, v)) last = op;
     return last;
 }
 
@@ -129,7 +139,7 @@ static bool behind(const TileOp *op, const TileOp *at) { // op stands before `at
 
 static bool is_read(const Flight *f, const TileValue *v) {
     for (int i = 0; i < f->n; i++)
-        if (pass_uses(f->product[i], v)) return true;
+        if (uses_tile(f->product[i], v)) return true;
     return false;
 }
 

@@ -140,26 +140,30 @@ TEST_EACH(real_extents_are_right, 0, 6) {
 }
 
 // Values too wide for one warpgroup, of queries of one head and of a group's; v in k, and beside it; rows of their own.
-// Where it is asked for three stages, columns of q stay in registers.
-ARENA_TEST_EACH(wide_values_are_right, 0, 5) {
+// Where it is asked for three stages, columns of q stay in registers, and scores are multiplied a step ahead.
+ARENA_TEST_EACH(wide_values_are_right, 0, 6) {
     static const char *const dims[] = {
-        "dim D = 576, Dv = 512; share v = k;", "dim D = 264;",
+        "dim D = 576, Dv = 512; share v = k;",
+        "dim D = 264;",
         "dim D = 304, Dv = 272; share v = k;",
         "dim D = 512, Dv = 512; share v = k; input q_pe: bf16[B, H, Sq, 24];"
         "input k_pe: bf16[B, 1, Sk, 24];",
-        "dim D = 576, Dv = 512; share v = k;"};
+        "dim D = 576, Dv = 512; share v = k;",
+        "dim D = 512, Dv = 512; share v = k; input q_pe: bf16[B, H, Sq, 24];"
+        "input k_pe: bf16[B, 1, Sk, 24];"};
+    static const char *const extra = " + dot(q_pe, k_pe)";
     static const PuLaunch few = {1, 4, 2, 1, 70, 69}, many = {1, 1, 1, 66, 70, 4},
                           pairs = {1, 68, 1, 1, 200, 199};
     const char *text = arena_printf(
         a,
         "attention t { %s score(q, k) = (dot(q, k)%s) * 0.05; mask(b, h, i, j) = j <= i;"
         "normalize(s) { let m = rowmax(s); let e = exp(s - m); return e / rowsum(e); } }",
-        dims[_i], _i == 3 ? " + dot(q_pe, k_pe)" : "");
+        dims[_i], _i == 3 || _i == 5 ? extra : "");
     PassOptions o = options();
     Diags diags = diag_list(a);
     Variant *v;
     o.split = true;
-    if (_i == 4) o.schedule = pu_knobs("keys=48,stages=3");
+    if (_i > 3) o.schedule = pu_knobs("keys=48,stages=3");
     const Stream *stream = pu_stream(a, "wide", text, 0, &v);
     TileProgram *p = pass_pipeline(a, stream, &o, &diags);
     ck_assert_ptr_nonnull(p);
