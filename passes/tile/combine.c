@@ -19,9 +19,9 @@
 
 #include <math.h>
 
-enum {
-    TOGETHER = 8
-}; // parts that are asked for at once, on a GPU: one after the other, each would wait for memory
+// Parts that are asked for at once, on a GPU: one after the other, each would wait for memory. Of those that a caller keeps there are
+// few, and with fewer registers more of their rows are in flight.
+enum { TOGETHER = 8, KEPT = 2 };
 enum {
     WIDE = 256
 }; // columns of v from which heads go 16 to a warp here, too (60 us of 168 otherwise; fewer columns were not measured)
@@ -90,7 +90,8 @@ static TileValue *merged(Build *b, Merge *m, const char *name, ExOp op, int shif
 // ---- parts
 
 static int together(const Build *b) {
-    return target_get(b->p->target)->kind == KIND_NVPTX ? TOGETHER : 1;
+    int most = b->phase == PHASE_COMBINE ? KEPT : TOGETHER;
+    return target_get(b->p->target)->kind == KIND_NVPTX ? most : 1;
 }
 
 // Which part is part i of this step; the last one in the place of those behind it.
