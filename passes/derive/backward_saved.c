@@ -3,7 +3,7 @@
 // In: the formulas of the backward, over reductions of the forward and row scalars that are made. Out: the same over row scalars
 // alone, the saved ones first, and the weight of a pair as the forward computed it.
 //
-//     exp2(s * 0.18 + A) / l     ->   exp2(s * 0.18 + L),  L = A - log2(l)             scores are proved small
+//     exp2(s * 0.18 + A) / l     ->   exp2(s * 0.18 + L),  L = A - log2(l)             scores are proved small, with and without A
 //                                     exp2(s * 0.18 + A) * f,  f = 1 / l               otherwise: rounding L would show in weights
 //
 // In the second case the first one is the weight of a tame row, whose A is small: nearly all rows are, and whoever looks may take it.
@@ -114,12 +114,17 @@ static const double MOST_FOLDED = 0x1p7;
 // A may be as large where bf16 or f16 weights are made, with an error of 2^-13.
 static const float MOST_TAME = 0x1p11f;
 
+// The exponent with L in place of its shift; where it has none, as of 0.
+static const Ex *shifted_by(const Saving *v, const Ex *x, const Ex *l) {
+    int shift = v->s->shift;
+    return shift < 0 ? ex_2(v->d->p, EX_ADD, x, l) : ex_subst(v->d->p, x, SYM_SHIFT, shift, l);
+}
+
 // Whether shift and factor may become one number, where rows are tame.
 static bool may_fold(const Saving *v, const Ex *elem) {
     const Stream *s = v->s;
-    if (s->shift < 0 || s->scale >= 0 || s->units.data[s->shift] || !s->factor ||
-        elem->op != EX_EXP2)
-        return false;
+    bool unit = s->shift >= 0 && s->units.data[s->shift];
+    if (unit || s->scale >= 0 || !s->factor || elem->op != EX_EXP2) return false;
     ClassEnv env = {.s = CL_FINITE, .r = classes(v)};
     return class_of(s->factor, &env) == CL_POS;
 }
@@ -127,7 +132,7 @@ static bool may_fold(const Saving *v, const Ex *elem) {
 // Whether all rows are.
 static bool folds(const Saving *v, const Ex *elem) {
     if (!may_fold(v, elem)) return false;
-    const Ex *x = ex_subst(v->d->p, elem->args[0], SYM_SHIFT, v->s->shift, ex_f32(v->d->p, 0));
+    const Ex *x = shifted_by(v, elem->args[0], ex_f32(v->d->p, 0));
     return row_most(v->d->row, x) <= MOST_FOLDED;
 }
 
@@ -135,13 +140,14 @@ static const Ex *folded_weight(Saving *v, const Ex *elem) {
     ExPool *p = v->d->p;
     const Stream *s = v->s;
     bool divides = s->factor->op == EX_RCP;
-    const Ex *l = ex_sym(p, SYM_ROW, FOLDED, EX_F32), *shift = safe_shift(v, s->shift),
-             *log = ex_1(p, EX_LOG2, divides ? s->factor->args[0] : s->factor),
-             *both = ex_2(p, divides ? EX_SUB : EX_ADD, shift, log);
-    const Ex *shifted = ex_subst(p, elem, SYM_SHIFT, s->shift, l);
+    const Ex *l = ex_sym(p, SYM_ROW, FOLDED, EX_F32), *raw = ex_f32(p, 0), *shift = raw,
+             *log = ex_1(p, EX_LOG2, divides ? s->factor->args[0] : s->factor);
+    if (s->shift >= 0) raw = s->shifts.data[s->shift], shift = safe_shift(v, s->shift);
+    const Ex *both = ex_2(p, divides ? EX_SUB : EX_ADD, shift, log);
+    const Ex *shifted = ex_1(p, EX_EXP2, shifted_by(v, elem->args[0], l));
     ex_visit(shifted, save_symbol, v);
     if (s->empty) { // which is when the shift is not what it is a function of
-        both = ex_2(p, divides ? EX_SUB : EX_ADD, s->shifts.data[s->shift], log);
+        both = ex_2(p, divides ? EX_SUB : EX_ADD, raw, log);
         both = ex_select(p, s->empty, ex_f32(p, -INFINITY), both);
     }
     save(v, "L", l, ex_simplify(p, both));
@@ -194,7 +200,7 @@ static const Ex *weight(Saving *v) {
     int n = factor ? row_factors(v->d->row, factor, part) : 0;
     ex_visit(elem, save_symbol, v);
     for (int i = 0; i < n; i++) part[i] = factor_part(v, part[i], i);
-    if (n && may_fold(v, elem)) tame(v, elem, part, n);
+    if (n && v->s->shift >= 0 && may_fold(v, elem)) tame(v, elem, part, n);
     for (int i = 0; i < n; i++) elem = ex_2(v->d->p, EX_MUL, elem, part[i]);
     return elem;
 }

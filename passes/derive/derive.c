@@ -15,6 +15,7 @@
 
 #include "passes/derive/decide.h"
 #include "passes/derive/exact_shift.h"
+#include "passes/derive/fixed_shift.h"
 #include "passes/derive/magnitude.h"
 #include "passes/derive/normal_form.h"
 #include "passes/derive/tame.h"
@@ -353,8 +354,20 @@ static int find_extremum_of_s(Derive *d) {
     return -1;
 }
 
+// Of powers that are no less than 2^-126: more than 0 where there is a key.
+static int find_sum_of_powers(Derive *d) {
+    for (int i = 0; i < d->out->states.n; i++) {
+        const StreamState *st = &d->out->states.data[i];
+        const Ex *x = st->op == EX_ROWSUM && st->shift < 0 && st->scale < 0 ? pass_exponent(st->elem)
+                                                                            : NULL;
+        if (x && row_within(d->row, x, 126)) return i;
+    }
+    return -1;
+}
+
 static const Ex *row_is_empty(Derive *d) {
     int i = find_extremum_of_s(d);
+    if (i < 0) i = find_sum_of_powers(d);
     if (i < 0) {
         StreamState count = {EX_ROWSUM, 0, ex_f32(d->p, 1), -1, -1, "count", d->row->span, false};
         int before = d->out->states.n;
@@ -521,8 +534,8 @@ static void put_places(Stream *s, const RowProgram *row) {
     put_at(p, s->factor, row->weight->span);
 }
 
-static Stream *derive(Arena *a, const RowProgram *written, Diags *diags, bool narrows,
-                      bool counts) {
+static Stream *derive_row(Arena *a, const RowProgram *written, Diags *diags, bool narrows,
+                          bool counts) {
     const Ex *scaled;
     const RowProgram *row = row_unscaled(a, row_decide(a, written), &scaled);
     int n = row->reduces.n;
@@ -562,6 +575,44 @@ static Stream *derive(Arena *a, const RowProgram *written, Diags *diags, bool na
     put_places(d.out, row);
     arena_free(d.scratch);
     return d.out;
+}
+
+static const Ex *without_maxima(const RowProgram *row, const Ex *e) {
+    bool has = false;
+    for (int k = 0; k < row->reduces.n; k++) {
+        if (row->reduces.data[k].op != EX_ROWMAX || !ex_uses(e, SYM_R, k)) continue;
+        e = ex_subst(row->pool, e, SYM_R, k, ex_f32(row->pool, 0));
+        has = true;
+    }
+    return has ? simp_open(row->pool, e) : e;
+}
+
+// The same program with 0 in place of its maxima.
+static const RowProgram *unshifted(Arena *a, const RowProgram *row) {
+    RowProgram *out = ARENA_NEW(a, RowProgram);
+    *out = *row;
+    out->reduces.data = ARENA_ARRAY(a, RowReduce, row->reduces.n + 1);
+    out->emits.data = ARENA_ARRAY(a, RowEmit, row->emits.n + 1);
+    for (int i = 0; i < row->reduces.n; i++) {
+        out->reduces.data[i] = row->reduces.data[i];
+        out->reduces.data[i].f = without_maxima(row, row->reduces.data[i].f);
+    }
+    for (int i = 0; i < row->emits.n; i++) {
+        out->emits.data[i] = row->emits.data[i];
+        out->emits.data[i].value = without_maxima(row, row->emits.data[i].value);
+    }
+    out->weight = without_maxima(row, row->weight);
+    out->output = without_maxima(row, row->output);
+    return out;
+}
+
+// Weights that are small without their shift have none: the maximum is not looked for.
+static Stream *derive(Arena *a, const RowProgram *row, Diags *diags, bool narrows, bool counts) {
+    Stream *s = derive_row(a, row, diags, narrows, counts);
+    if (narrows || !pass_may_drop_shift(s)) return s;
+    s = derive_row(a, unshifted(a, row), NULL, false, counts);
+    s->written = row;
+    return s;
 }
 
 Stream *pass_derive(Arena *a, const RowProgram *row, Diags *diags) {

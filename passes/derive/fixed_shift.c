@@ -21,6 +21,7 @@
 
 #include "ir/expr_ops.h"
 #include "passes/derive/large_unit.h"
+#include "passes/derive/tame.h"
 
 #include <math.h>
 
@@ -291,12 +292,10 @@ static bool is_invariant(const Stream *s) {
     return yes;
 }
 
-// A power, or one with 0 in place of it: positive, and what the others are shifted like.
-static bool is_power(const Ex *e) {
-    if (e->op == EX_SELECT)
-        return ex_is_f32(e->args[1], 0.0f) ? is_power(e->args[2])
-                                           : ex_is_f32(e->args[2], 0.0f) && is_power(e->args[1]);
-    return e->op == EX_EXP2;
+const Ex *pass_exponent(const Ex *e) {
+    if (e->op == EX_SELECT && ex_is_f32(e->args[1], 0.0f)) return pass_exponent(e->args[2]);
+    if (e->op == EX_SELECT && ex_is_f32(e->args[2], 0.0f)) return pass_exponent(e->args[1]);
+    return e->op == EX_EXP2 ? e->args[0] : NULL;
 }
 
 static int sum_of_weights(const Stream *s) {
@@ -322,6 +321,18 @@ bool pass_may_fix_shift(const Stream *s, int *sum, int *extremum) {
     *extremum = extremum_of(s);
     const Ex *unit = s->units.data[s->shift]; // what has no key yet has to be infinite, not 0
     bool up = !unit || (unit->op == EX_CONST && unit->f > 0);
-    return *sum >= 0 && *extremum >= 0 && up && is_power(s->elem) && knows_empty(s) &&
+    return *sum >= 0 && *extremum >= 0 && up && pass_exponent(s->elem) && knows_empty(s) &&
            is_invariant(s);
+}
+
+// With 2^20 keys and values up to 2^32 a sum of such weights stays below 2^127.
+enum { SMALL_EXPONENT = 75 };
+
+bool pass_may_drop_shift(const Stream *s) {
+    int sum, extremum;
+    const Ex *x = pass_exponent(s->elem);
+    if (!x || s->shifts.n != 1 || s->states.n != 2 || s->shifts.data[0]->op != EX_NEG) return false;
+    x = ex_subst(s->row->pool, x, SYM_SHIFT, 0, ex_f32(s->row->pool, 0));
+    return row_within(s->row, x, SMALL_EXPONENT) && pass_may_fix_shift(s, &sum, &extremum) &&
+           s->states.data[extremum].op == EX_ROWMAX;
 }

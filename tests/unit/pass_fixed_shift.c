@@ -103,6 +103,37 @@ TEST(who_may) {
     }
 }
 
+static bool finds_maximum(const Stream *s) {
+    for (int i = 0; i < s->states.n; i++)
+        if (s->states.data[i].op == EX_ROWMAX) return true;
+    return false;
+}
+
+// Where scores are proved small a softmax is the quotient of two sums.
+TEST(who_needs_none) {
+    static const struct {
+        const char *text;
+        bool needs;
+    } all[] = {
+        {"modify(s) = 50 * tanh(s); normalize(s) = softmax(s);", false},
+        {"modify(s) = min(max(s, -40), 40); " SOFTMAX "emit lse = m + log(l); return e / l; }", false},
+        {"modify(s) = 50 * tanh(s) - 20; normalize(s) = softmax(s);", true},
+        {"modify(s) = min(s, 40); normalize(s) = softmax(s);", true},
+        {"input cap: f32; modify(s) = cap * tanh(s); normalize(s) = softmax(s);", true},
+        {"modify(s) = 50 * tanh(s); " SOFTMAX "emit m = m; return e / l; }", true},
+        {"modify(s) = 50 * tanh(s); " SOFTMAX "return e / (l + 1); }", true},
+        {"modify(s) = 50 * tanh(s); " SOFTMAX "emit x = rowsum(e * s); return e / l; }", true},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        Arena *a = arena_new();
+        Variant *v;
+        const Stream *s = pu_stream(a, "t.attn", variant(a, all[i].text), 0, &v);
+        ck_assert_msg(finds_maximum(s) == all[i].needs, "%s", all[i].text);
+        ck_assert(finds_maximum(pass_derive_narrow(a, s->written, NULL))); // beyond f16
+        arena_free(a);
+    }
+}
+
 static TileOp *first_redo(const TileProgram *p) {
     TileBlock *b = &p->kernels.data[0]->body;
     TileOp *op = tile_next(b, NULL);
