@@ -2,7 +2,7 @@
 //
 // In: a row program and an expression over its scores. Out: bounds of log2 |e| where e is not 0. A dot
 // product is between 2^-70 and 2^64, and so is any other number that each key has and that has no
-// bound of its own; a row has 2^24 keys. An exponential with a shift counts as no less than 1: beside the
+// bound of its own, but for inputs that scores read, which f32 alone bounds; a row has 2^24 keys. An exponential with a shift counts as no less than 1: beside the
 // largest it may vanish.
 //
 //     s                         -70 .. 64            pow(s, 8)      -560 .. 512: leaves f32

@@ -16,6 +16,7 @@
 
 #include "passes/derive/limits.h"
 
+#include <float.h>
 #include <math.h>
 
 static const double TAME = 0x1p12, SMALL = 0x1p9, LARGE = 0x1p6, LARGEST = 0x1p64;
@@ -30,7 +31,7 @@ typedef struct Tame {
     ExMemo sizes;         // what elements add to them
     double dot, norm;     // a dot product is within this, and a squared norm
     struct Tame *any_dot; // the same where it is any number; NULL: this is it
-    double input;         // a float input is within this
+    double input;         // a float input is within this, unless scores read it; 0: none counts
     LimitFacts facts;     // of the mask
     bool moderate;        // positions and sizes count as 1, not as what launches allow
 } Tame;
@@ -41,6 +42,18 @@ static const BoundsRule rule = {{-INFINITY, INFINITY}, {-150, 128}}; // an f32 i
 static Bounds bounds_of(Tame *t, const Ex *e);
 
 // ---- leaves
+
+static bool is_input(void *ctx, const Ex *e) {
+    const int *input = ctx;
+    return (e->op == EX_LOAD && e->input == *input) ||
+           (e->op == EX_SYM && e->sym == SYM_SCALAR && e->index == *input);
+}
+
+// What scores read may be any number: masks are.
+static Bounds of_float(const Tame *t, int input) {
+    bool counts = t->input > 0, of_scores = ex_any(t->row->modified, is_input, &input);
+    return bounds_within(counts && of_scores ? fmax(t->input, (double)FLT_MAX) : t->input);
+}
 
 static Bounds of_input(const Tame *t, int input) {
     switch (t->row->inputs.data[input].dtype) {
@@ -54,7 +67,7 @@ static Bounds of_input(const Tame *t, int input) {
     case DT_I8:
     case DT_COUNT: break;
     }
-    return bounds_within(t->input);
+    return of_float(t, input);
 }
 
 // Of a symbol that is an i32. Positions that count as 1 are as large as that, but nobody knows where they are.

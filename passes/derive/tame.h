@@ -20,7 +20,7 @@ bool row_small(const RowProgram *row, const Ex *e);
 // The same of what dot products add, whatever positions and inputs do.
 bool row_dots_small(const RowProgram *row, const Ex *e);
 
-// How large |e| can be where dot products, squared norms and float inputs are within 2^64.
+// How large |e| can be where dot products, squared norms and float inputs that no score reads are within 2^64.
 double row_most(const RowProgram *row, const Ex *e);
 
 // Whether e is never below 0, whatever scores are.
