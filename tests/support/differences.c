@@ -116,12 +116,16 @@ static bool has_stairs(const Row *r) {
     return false;
 }
 
-// What a row without a key emits has no gradient, by definition.
-static bool has_keys(const Row *r) {
-    int64_t pairs = 0;
+// What a row without a key emits has no gradient, by definition; and a step beside a score that is far away is lost.
+static bool shows_steps(const Row *r) {
+    enum { FAR = 40 }; // 2^40
+    int64_t pairs = 0, Sk = r->run.sizes[SIZE_SK], all = (r->row + 1) * Sk;
     RefRun run = r->run;
     run.pairs = &pairs;
+    run.scores = ARENA_ARRAY(r->a, double, all + 1);
     ref_run(&run);
+    for (int64_t i = r->row * Sk; i < all; i++)
+        if (isfinite(run.scores[i]) && fabs(run.scores[i]) > ldexp(1, FAR)) return false;
     return pairs > 0;
 }
 
@@ -189,7 +193,7 @@ Differences differences(const Variant *v, const Binding *b) {
     r.g = &own;
     for (r.row = 0; r.row < rows && !has_stairs(&r); r.row += 1 + rows / ROWS) {
         only[r.row] = 1;
-        if (has_keys(&r)) of_row(&r, &own, &found);
+        if (shows_steps(&r)) of_row(&r, &own, &found);
         only[r.row] = 0;
     }
     oracle_free_arguments(in, b);
