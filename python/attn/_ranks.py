@@ -724,7 +724,9 @@ def _choice(spec: str, method: Optional[str], wants: bool, given: Dict[str, torc
     asked = [method] if method else ["queries"] if everywhere else ["keys", "heads"]
     fit = [m for m in asked if not unfit[m]]
     if not fit:
-        raise ValueError(f"{'; '.join(reasons[m] for m in asked)}: such a variant does not run on a spread sequence")
+        other = [f"method={m!r} fits" for m in ("keys", "heads") if m not in reasons and not everywhere]
+        end = " or ".join(other) or "such a variant does not run on a spread sequence"
+        raise ValueError(f"{'; '.join(reasons[m] for m in asked)}: {end}")
     if len(fit) == 1 or spread.ranks == 1:
         return fit[0]
     q, k, v = given["q"], given["k"], given["v"]

@@ -472,6 +472,9 @@ def work_of_errors(rank, ranks, group):
         normalize(s) { let m = rowsum(s) / rowsum(1); return exp(-(s - m) * (s - m)); } }"""
     raises(ValueError, "the formulas read Sq", lambda: attn.attention(twice, q, k, v, spread=sp))
     raises(ValueError, "read h, H or Hkv", lambda: attn.attention(twice, q, k, v, spread=sp, method="heads"))
+    of_rows = twice.replace("dim D = 16;", "dim D = 16; input x: f32[Sq];").replace("/ Sq", "").replace("s * f32(h)", "s + x[i]")
+    raises(ValueError, "x: has an extent Sq, of which a piece has a part only (method keys): method='heads' fits",
+           lambda: attn.attention(of_rows, q, k, v, x=sp.shard(torch.zeros(100), 0), spread=sp, method="keys"))  # fmt: skip
     same = attn.Spread(group, 100, "replicated")
     raises(ValueError, "the variant has no parts", lambda: attn.attention(twice, q, k, v, spread=sp, method="queries"))
     raises(ValueError, "there are no gradients (method queries)", lambda: module(q, k.requires_grad_(), v, spread=sp, method="queries"))
