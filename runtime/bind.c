@@ -28,6 +28,12 @@ typedef struct Binder {
 
 // ---- names
 
+static const char *phase_name(unsigned phase) {
+    static const char *const names[] = {"forward", "backward", "part", "combination",
+                                        "backward of a part"};
+    return phase < ABI_PHASE_COUNT ? names[phase] : "phase of this number";
+}
+
 static attn_status find_variant(Binder *x) {
     const AbiMeta *m = &x->a->meta;
     const char *name = x->call->variant;
@@ -43,12 +49,9 @@ static attn_status find_variant(Binder *x) {
         if (!x->v) x->b->first += v->nkernels;
     }
     x->b->variant = x->v;
-    static const char *const phases[] = {"a forward", "a backward", "parts", "parts",
-                                         "a backward of parts"};
-    bool known = (unsigned)x->call->phase < ABI_PHASE_COUNT;
-    const char *phase = known ? phases[x->call->phase] : "such a phase";
-    if (!x->v && name) FAIL("the artifact holds no variant %s with %s", name, phase);
-    if (!x->v) FAIL("the artifact holds no variant with %s", phase);
+    const char *phase = phase_name(x->call->phase);
+    if (!x->v && name) FAIL("the artifact holds no variant %s with a %s", name, phase);
+    if (!x->v) FAIL("the artifact holds no variant with a %s", phase);
     return ATTN_OK;
 }
 
@@ -71,7 +74,8 @@ static attn_status no_tensor(Binder *x, const char *name) {
             FAIL("%s: layout %s has no such tensor", name,
                  abi_layout_name((AbiLayout)x->v->layout));
     if (name && strcmp(name, "v") == 0) FAIL("v: %s shares v with k, it is not passed", x->v->name);
-    FAIL("%s: %s has no such tensor", name ? name : "(null)", x->v->name);
+    FAIL("%s: the %s of %s has no such tensor", name ? name : "(null)", phase_name(x->v->phase),
+         x->v->name);
 }
 
 static attn_status match_tensors(Binder *x) {

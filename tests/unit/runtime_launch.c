@@ -284,13 +284,17 @@ TEST(refuses_names) {
     w.call.variant = "sum";
     w.call.phase = ATTN_BWD;
     refused(&w, "the artifact holds no variant sum with a backward");
+    w.call.phase = ATTN_COMBINE;
+    refused(&w, "the artifact holds no variant sum with a combination");
+    w.call.phase = (attn_phase)99;
+    refused(&w, "the artifact holds no variant sum with a phase of this number");
     w.call.phase = ATTN_FWD;
     w.tensors[TROWS].name = "lse";
-    refused(&w, "lse: sum has no such tensor");
+    refused(&w, "lse: the forward of sum has no such tensor");
     w.tensors[TROWS].name = "part"; // workspace is not given by name
-    refused(&w, "part: sum has no such tensor");
+    refused(&w, "part: the forward of sum has no such tensor");
     w.tensors[TROWS].name = NULL;
-    refused(&w, "(null): sum has no such tensor");
+    refused(&w, "(null): the forward of sum has no such tensor");
     w.tensors[TROWS].name = "q";
     refused(&w, "q: given twice");
     w.tensors[TROWS].name = "scale";
