@@ -251,7 +251,9 @@ const Ex *ex_conv(ExPool *p, ExType to, const Ex *a) {
 }
 
 const Ex *ex_with_args(ExPool *p, const Ex *e, const Ex *const *args) {
-    if (!e->nargs) return e;
+    bool same = true;
+    for (int k = 0; k < e->nargs; k++) same &= args[k] == e->args[k];
+    if (same) return e;
     if (e->op == EX_LOAD) return intern(p, e, args);
     if (e->op == EX_CONV) return ex_at(p, ex_conv(p, e->type, args[0]), e->span);
     return ex_at(p, ex_op(p, e->op, args, e->nargs), e->span);
@@ -341,12 +343,8 @@ int ex_order_beyond(Arena *a, const ExMemo *known, const Ex *e, const Ex ***orde
 
 const Ex *ex_renewed(ExPool *p, const ExMemo *became, const Ex *e) {
     const Ex *args[EX_MAX_RANK];
-    bool changed = false;
-    for (int k = 0; k < e->nargs; k++) {
-        args[k] = ex_memo_get(became, e->args[k]);
-        changed |= args[k] != e->args[k];
-    }
-    return changed ? ex_with_args(p, e, args) : e;
+    for (int k = 0; k < e->nargs; k++) args[k] = ex_memo_get(became, e->args[k]);
+    return ex_with_args(p, e, args);
 }
 
 const Ex *ex_map(ExPool *p, const Ex *e, ExMapFn fn, void *ctx) {

@@ -68,7 +68,7 @@ const Ex *ex_1(ExPool *p, ExOp op, const Ex *a);
 const Ex *ex_2(ExPool *p, ExOp op, const Ex *a, const Ex *b);
 const Ex *ex_select(ExPool *p, const Ex *c, const Ex *a, const Ex *b);
 const Ex *ex_conv(ExPool *p, ExType to, const Ex *a); // the node itself where the type already fits
-// The same node with other arguments (op, type, input, flags kept).
+// The same node with other arguments (op, type, input, flags kept); the node itself where they are its own.
 const Ex *ex_with_args(ExPool *p, const Ex *e, const Ex *const *args);
 const Ex *ex_at(ExPool *p, const Ex *e, Span span); // gives a node without a place its place
 

@@ -67,16 +67,14 @@ static void look_at(Finder *f, const Ex *e) {
 static void write_node(TileLets *l, Finder *f, const Ex *e) {
     Node *n = node(f, e);
     const Ex *args[EX_MAX_RANK];
-    bool changed = false;
     n->ops = e->nargs > 0;
     for (int i = 0; i < e->nargs; i++) {
         const Node *arg = node(f, e->args[i]);
         args[i] = arg->text;
-        changed |= args[i] != e->args[i];
         n->ops += arg->ops;
     }
     if (n->ops > LEAST_OPS) n->ops = LEAST_OPS;
-    n->text = changed ? ex_with_args(l->pool, e, args) : e;
+    n->text = ex_with_args(l->pool, e, args);
     if (n->uses > 1 && n->ops == LEAST_OPS && !n->varies && e->type != EX_F32) {
         VEC_PUSH(l->arena, &l->defs, n->text);
         n->text = ex_sym(l->pool, SYM_LET, l->defs.n - 1, e->type);

@@ -147,7 +147,7 @@ static const Ex *shifted_weight(Half *h, const Ex *weight) {
             const Ex *arg = flows(e, k) ? ex_memo_get(&done, e->args[k]) : NULL;
             args[k] = arg ? arg : e->args[k];
         }
-        r = e->nargs ? ex_with_args(h->p, e, args) : e;
+        r = ex_with_args(h->p, e, args);
         bool differs = e->op == EX_ROUNDED && ex_memo_get(&added, e);
         if (power && !differs && (s = shifted(h, power)) != power) r = s;
         ex_memo_put(scratch, &done, e, r);

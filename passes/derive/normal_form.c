@@ -70,6 +70,8 @@ static const Ex *plus(Ctx *c, const Ex *a, const Ex *b) {
 
 static const Ex *minus(Ctx *c, const Ex *a) { return a ? simp_1(c->p, EX_NEG, a) : NULL; }
 
+static const Ex *less(Ctx *c, const Ex *a, const Ex *b) { return plus(c, a, minus(c, b)); }
+
 static const Ex *over(Ctx *c, const Ex *a, const Ex *b) {
     if (!b) return a;
     return a ? simp_2(c->p, EX_DIV, a, b) : simp_1(c->p, EX_RCP, b);
@@ -233,45 +235,31 @@ static Nf kept_apart(Ctx *c, const Nf *n, const Nf *other) {
     return r;
 }
 
-static Nf nf_mul(Ctx *c, const Nf *left, const Nf *right) {
+// Or a quotient.
+static Nf nf_product(Ctx *c, const Nf *left, const Nf *right, bool divides) {
     const Nf apart[] = {kept_apart(c, left, right), kept_apart(c, right, left)}, *a = &apart[0],
              *b = &apart[1];
-    if (!a->ok || !b->ok || (a->whole && b->shift) || (b->whole && a->shift))
-        return (Nf){.ok = false};
+    const Ex *(*join)(Ctx *, const Ex *, const Ex *) = divides ? over : times;
+    const Ex *(*add)(Ctx *, const Ex *, const Ex *) = divides ? less : plus;
+    bool clash = divides ? b->whole || (a->whole && has_exponent(b))
+                         : (a->whole && b->shift) || (b->whole && a->shift);
+    if (!a->ok || !b->ok || clash) return (Nf){.ok = false};
     Nf n = {.ok = true, .whole = a->whole || b->whole};
-    n.u = times(c, a->u, b->u);
-    n.x = plus(c, a->x, b->x);
-    n.base = plus(c, a->base, b->base);
-    n.shift = plus(c, a->shift, b->shift);
-    n.exp = !has_exponent(a) ? b->exp : !has_exponent(b) ? a->exp : NULL;
-    n.known = times(c, a->known, b->known);
-    n.scale = times(c, a->scale, b->scale);
-    n.held = times(c, a->held, b->held);
-    n.factor = times(c, a->factor, b->factor);
+    n.u = join(c, a->u, b->u);
+    n.x = add(c, a->x, b->x);
+    n.base = add(c, a->base, b->base);
+    n.shift = add(c, a->shift, b->shift);
+    n.exp = !has_exponent(b) ? a->exp : divides || has_exponent(a) ? NULL : b->exp;
+    n.known = join(c, a->known, b->known);
+    n.scale = join(c, a->scale, b->scale);
+    n.held = join(c, a->held, b->held);
+    n.factor = join(c, a->factor, b->factor);
     if (n.whole && (n.x || n.base)) { // the exponent of the one belongs to each term of the other
         const Ex *e = simp_1(c->p, EX_EXP2, plus(c, n.x, n.base));
         n.u = times(c, n.u, e);
         n.held = times(c, n.held, e);
         n.x = n.base = NULL;
     }
-    return n;
-}
-
-static Nf nf_div(Ctx *c, const Nf *left, const Nf *right) {
-    const Nf apart[] = {kept_apart(c, left, right), kept_apart(c, right, left)}, *a = &apart[0],
-             *b = &apart[1];
-    if (!a->ok || !b->ok || b->whole || (a->whole && (b->x || b->base || b->shift)))
-        return (Nf){.ok = false};
-    Nf n = {.ok = true, .whole = a->whole};
-    n.u = over(c, a->u, b->u);
-    n.x = plus(c, a->x, minus(c, b->x));
-    n.base = plus(c, a->base, minus(c, b->base));
-    n.shift = plus(c, a->shift, minus(c, b->shift));
-    n.exp = has_exponent(b) ? NULL : a->exp;
-    n.known = over(c, a->known, b->known);
-    n.scale = over(c, a->scale, b->scale);
-    n.held = over(c, a->held, b->held);
-    n.factor = over(c, a->factor, b->factor);
     return n;
 }
 
@@ -414,9 +402,9 @@ static Nf nf_any(Ctx *c, const Ex *e) {
              *b = e->nargs > 1 ? form_of(c, e->args[1]) : NULL;
     switch ((int)e->op) {
     case EX_EXP2: return nf_exp2(c, e);
-    case EX_MUL: return nf_mul(c, a, b);
-    case EX_DIV: return nf_div(c, a, b);
-    case EX_RCP: return nf_div(c, &one, a);
+    case EX_MUL:
+    case EX_DIV: return nf_product(c, a, b, e->op == EX_DIV);
+    case EX_RCP: return nf_product(c, &one, a, true);
     case EX_NEG: {
         Nf n = *a;
         n.u = simp_1(c->p, EX_NEG, or_const(c, a->u, 1));

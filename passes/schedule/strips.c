@@ -92,13 +92,9 @@ static TileValue *strip_of(Strips *s, TileOp *map, const Ex *e) {
 }
 
 static const Ex *with_new_args(const Walk *w, const Ex *e) {
-    const Ex **args = ARENA_ARRAY(w->s->scratch, const Ex *, e->nargs + 1);
-    bool same = true;
-    for (int i = 0; i < e->nargs; i++) {
-        args[i] = node_of(w, e->args[i])->now;
-        same = same && args[i] == e->args[i];
-    }
-    return same ? e : ex_with_args(w->s->p->pool, e, args);
+    const Ex *args[EX_MAX_RANK];
+    for (int i = 0; i < e->nargs; i++) args[i] = node_of(w, e->args[i])->now;
+    return ex_with_args(w->s->p->pool, e, args);
 }
 
 static void describe(Walk *w, const Ex **order, const TileAlong *along) {

@@ -98,13 +98,9 @@ static bool may_leave(const Hoist *h, const Node *node) {
 }
 
 static const Ex *with_new_args(const Hoist *h, const Ex *e) {
-    const Ex **args = ARENA_ARRAY(h->scratch, const Ex *, e->nargs + 1);
-    bool same = true;
-    for (int i = 0; i < e->nargs; i++) {
-        args[i] = node_of(h, e->args[i])->new;
-        same = same && args[i] == e->args[i];
-    }
-    return same ? e : ex_with_args(h->p->pool, e, args);
+    const Ex *args[EX_MAX_RANK];
+    for (int i = 0; i < e->nargs; i++) args[i] = node_of(h, e->args[i])->new;
+    return ex_with_args(h->p->pool, e, args);
 }
 
 // Users before arguments, so that what leaves is as large as it can be; then what stays is rebuilt.
