@@ -13,7 +13,8 @@
 //
 // The form that splits keys (passes/tile/split.c) is also the one for a few queries, where vectors of queries
 // would be mostly empty: one query a tile, vectors along the keys' columns, so that decoding runs
-// at the speed of memory.
+// at the speed of memory. A forward that saves for its backward has vectors of keys there, as the backward has: both add up a
+// product in the same order, and an exponential of large scores differs by far more than the scores do.
 #include "passes/mask/tilemap.h"
 #include "passes/schedule/schedule.h"
 #include "passes/tile/rewrite.h"
@@ -112,9 +113,21 @@ static bool choose(const TileProgram *p, TileKernel *k, const PassOptions *o, Di
     return false;
 }
 
+// The axis that is swept over.
+static int swept_axis(const TileKernel *k) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (op->kind == TILE_LOOP) return op->axis;
+    return -1;
+}
+
 static bool choose_few(TileKernel *k, const PassOptions *o, Diags *diags) {
+    int lanes = o->target.lanes;
     k->schedule.knobs = (Knobs){.said = knobs_of(FORM_HOST_FEW), .few_keys = HOST_FEW_KEYS};
-    return knobs_take(&k->schedule.knobs, FORM_HOST_FEW, &o->schedule, diags);
+    if (!knobs_take(&k->schedule.knobs, FORM_HOST_FEW, &o->schedule, diags)) return false;
+    if (!o->saves) return true;
+    k->schedule.lane_axis = swept_axis(k);
+    k->schedule.knobs.few_keys = pass_padded(k->schedule.knobs.few_keys, lanes);
+    return true;
 }
 
 bool pass_tile_host(TileProgram *p, const PassOptions *o, Diags *diags) {

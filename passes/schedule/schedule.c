@@ -25,11 +25,7 @@ static const struct {
 
 bool pass_same_dots(const PassOptions *o) { return o->saves && o->saves->same_dots; }
 
-// The host's products of few queries have vectors along the contracted axis.
-int pass_few(const PassOptions *o) {
-    bool others = o->target.kind == KIND_HOST && pass_same_dots(o);
-    return o->split && !others ? target_passes[o->target.id].few : 0;
-}
+int pass_few(const PassOptions *o) { return o->split ? target_passes[o->target.id].few : 0; }
 
 bool pass_shares(const PassOptions *o, int D, int Dv) {
     int most = target_passes[o->target.id].shares;

@@ -249,6 +249,7 @@ gives 0 check relu_attn.attn --shape=H=2,Sq=50
 for type in f16 bf16; do gives 0 check "$top/stdlib/gated_deltanet.attn" --dtype=$type --shape=B=1,H=1,S=16; done
 # A gradient of 0 that comes adds nothing, also where the formula is NaN.
 gives 0 check "$top/tests/regress/root_of_least.attn" --phase=fwd,bwd --shape=H=2,Sq=40,Sk=3 --in=droot=0.0..0.0
+gives 0 check "$top/tests/regress/few_large_scores.attn" --phase=fwd,bwd --shape=H=2,Sq=8,Sk=64 --in q=-60.0..60.0 --in k=-60.0..60.0
 # What is not there is told with what is.
 cat >asks.attn <<'ATTN'
 const WINDOW = 8;
