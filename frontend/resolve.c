@@ -80,12 +80,14 @@ bool scope_define(Sema *s, Scope *scope, Decl *d) {
         names_put(s->arena, &scope->names, d->name, d);
         return true;
     }
+    bool imported = old->span.file && old->span.file != d->span.file;
     bool changed = d->kind == DECL_LET && (old->kind == DECL_PARAM || old->kind == DECL_LET);
     Diag *g = diag_error(
         s->diags, d->span, "'%s' is already defined: it is %s%s", d->name, decl_kind_name(old),
         old->kind == DECL_SIZE && !old->span.file ? " of every variant of this kind"
         : changed                                 ? "; a new value gets a new name"
-                                                  : "");
+        : imported ? " that an import brings; nothing shadows it, so this one gets another name"
+                   : "");
     if (old->span.file) diag_note(s->diags, g, old->span, "'%s' is defined here", d->name);
     return false;
 }
