@@ -15,10 +15,17 @@ static const char *c_name(Arena *a, const char *path) {
     return isdigit((unsigned char)*s) || !*s ? arena_printf(a, "_%s", s) : s;
 }
 
+// Of its name: a backward follows its forward under the same one.
+static bool is_first(const AbiMeta *m, uint32_t v) {
+    for (uint32_t i = 0; i < v; i++)
+        if (!strcmp(m->variants[i].name, m->variants[v].name)) return false;
+    return true;
+}
+
 static void text_of(Text *t, const char *name, const AbiMeta *m) {
     text_printf(t, "// %s.h: made by attnc with %s.o, which holds", name, name);
     for (uint32_t v = 0; v < m->nvariants; v++)
-        text_printf(t, "%s %s", v ? "," : "", m->variants[v].name);
+        if (is_first(m, v)) text_printf(t, "%s %s", v ? "," : "", m->variants[v].name);
     text_printf(
         t, ". Link with -lattnrt -lpthread -ldl -lm.\n#ifndef ATTNC_%s_H\n#define ATTNC_%s_H\n\n",
         name, name);

@@ -49,6 +49,8 @@ gives 0 -O3 relu_attn.attn -o relu.ptx
 says relu.ptx '.target sm_'
 gives 0 relu_attn.attn -o relu.o
 says relu.h 'relu_open'
+gives 0 relu_attn.attn --phase=fwd,bwd -o both.o
+says both.h 'with both.o, which holds relu_attn. Link'
 gives 0 relu_attn.attn -o relu.s
 gives 0 relu_attn.attn -o relu.ll
 says relu.ll 'define'
