@@ -94,10 +94,9 @@ attn_status rt_host_dlopen(const AbiMeta *meta, const char *path, void **module,
 
 static attn_status launch(RtDevice *d, void *module, uint32_t k, const AbiKernel *kernel,
                           const RtArgs *args, int64_t grid, void *stream, attn_error *error) {
-    (void)kernel, (void)stream, (void)error;
-    rt_pool_run(((HostDevice *)d)->context->pool, ((HostModule *)module)->kernel[k], args->slot,
-                grid);
-    return ATTN_OK;
+    (void)kernel, (void)stream;
+    return rt_pool_run(((HostDevice *)d)->context->pool, ((HostModule *)module)->kernel[k],
+                       args->slot, grid, error);
 }
 
 static attn_status zero(RtDevice *d, void *module, const RtRows *r, void *stream,

@@ -12,7 +12,12 @@ enum {
     PIECES = 16
 }; // pieces per thread: causal tiles differ in length by the number of keys
 
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_mutex_t renewing = PTHREAD_MUTEX_INITIALIZER;
+static unsigned long forks; // that this process is behind
+
 struct RtPool {
+    unsigned long since; // how many forks there were when its threads began
     pthread_mutex_t turn; // held through a job
     pthread_mutex_t lock; // of what follows
     pthread_cond_t wake, done;
@@ -23,7 +28,7 @@ struct RtPool {
     const uint64_t *args;
     int64_t n, piece;
     _Atomic int64_t next;
-    int threads; // that run
+    int wanted, threads; // that shall run, that do
     pthread_t thread[];
 };
 
@@ -53,8 +58,58 @@ static void *work(void *arg) {
     return NULL;
 }
 
-void rt_pool_run(RtPool *p, attn_host_kernel f, const uint64_t *args, int64_t n) {
-    if (n <= 0) return;
+static void in_child(void) {
+    renewing = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    forks++;
+}
+
+static void watch_forks(void) { pthread_atfork(NULL, NULL, in_child); }
+
+// Starts the threads. Those of a parent are not here: nothing is waited for.
+static attn_status begin(RtPool *p, attn_error *error) {
+    pthread_attr_t attr;
+    if (pthread_attr_init(&attr) != 0) return rt_fail(error, ATTN_ERROR_SYSTEM, "out of memory");
+    pthread_mutex_init(&p->turn, NULL);
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->wake, NULL);
+    pthread_cond_init(&p->done, NULL);
+    p->since = forks;
+    p->jobs = 0, p->busy = 0, p->threads = 0, p->quit = false;
+    pthread_attr_setstacksize(&attr, STACK_BYTES);
+    while (p->threads < p->wanted &&
+           pthread_create(&p->thread[p->threads], &attr, work, p) == 0)
+        p->threads++;
+    pthread_attr_destroy(&attr);
+    if (p->threads == p->wanted) return ATTN_OK;
+    return rt_fail(error, ATTN_ERROR_SYSTEM, "cannot start %d threads: only %d could be", p->wanted,
+                   p->threads);
+}
+
+static void end(RtPool *p) {
+    if (p->since != forks) return; // they are the parent's
+    pthread_mutex_lock(&p->lock);
+    p->quit = true;
+    pthread_cond_broadcast(&p->wake);
+    pthread_mutex_unlock(&p->lock);
+    for (int i = 0; i < p->threads; i++) pthread_join(p->thread[i], NULL);
+    pthread_cond_destroy(&p->wake);
+    pthread_cond_destroy(&p->done);
+    pthread_mutex_destroy(&p->lock);
+    pthread_mutex_destroy(&p->turn);
+}
+
+static attn_status begin_after_fork(RtPool *p, attn_error *error) {
+    pthread_mutex_lock(&renewing);
+    attn_status status = p->since == forks ? ATTN_OK : begin(p, error);
+    if (status) end(p), p->since = forks - 1; // the next job tries again
+    pthread_mutex_unlock(&renewing);
+    return status;
+}
+
+attn_status rt_pool_run(RtPool *p, attn_host_kernel f, const uint64_t *args, int64_t n,
+                        attn_error *error) {
+    attn_status status = n > 0 ? begin_after_fork(p, error) : ATTN_OK;
+    if (n <= 0 || status) return status;
     pthread_mutex_lock(&p->turn);
     pthread_mutex_lock(&p->lock);
     p->f = f;
@@ -69,46 +124,26 @@ void rt_pool_run(RtPool *p, attn_host_kernel f, const uint64_t *args, int64_t n)
     while (p->busy) pthread_cond_wait(&p->done, &p->lock);
     pthread_mutex_unlock(&p->lock);
     pthread_mutex_unlock(&p->turn);
+    return ATTN_OK;
 }
 
 void rt_pool_free(RtPool *p) {
-    if (!p) return;
-    pthread_mutex_lock(&p->lock);
-    p->quit = true;
-    pthread_cond_broadcast(&p->wake);
-    pthread_mutex_unlock(&p->lock);
-    for (int i = 0; i < p->threads; i++) pthread_join(p->thread[i], NULL);
-    pthread_cond_destroy(&p->wake);
-    pthread_cond_destroy(&p->done);
-    pthread_mutex_destroy(&p->lock);
-    pthread_mutex_destroy(&p->turn);
+    if (p) end(p);
     free(p);
 }
 
 attn_status rt_pool(int n, RtPool **out, attn_error *error) {
     RtPool *p = calloc(1, sizeof *p + (size_t)n * sizeof p->thread[0]);
-    pthread_attr_t attr;
     *out = NULL;
-    if (!p || pthread_attr_init(&attr) != 0) {
-        free(p);
-        return rt_fail(error, ATTN_ERROR_SYSTEM, "out of memory");
-    }
-    pthread_mutex_init(&p->turn, NULL);
-    pthread_mutex_init(&p->lock, NULL);
-    pthread_cond_init(&p->wake, NULL);
-    pthread_cond_init(&p->done, NULL);
-    pthread_attr_setstacksize(&attr, STACK_BYTES);
-    while (p->threads < n && pthread_create(&p->thread[p->threads], &attr, work, p) == 0)
-        p->threads++;
-    pthread_attr_destroy(&attr);
-    if (p->threads < n) {
-        rt_fail(error, ATTN_ERROR_SYSTEM, "cannot start %d threads: only %d could be", n,
-                p->threads);
+    if (!p) return rt_fail(error, ATTN_ERROR_SYSTEM, "out of memory");
+    pthread_once(&once, watch_forks);
+    p->wanted = n;
+    attn_status status = begin(p, error);
+    if (status)
         rt_pool_free(p);
-        return ATTN_ERROR_SYSTEM;
-    }
-    *out = p;
-    return ATTN_OK;
+    else
+        *out = p;
+    return status;
 }
 
-int rt_pool_threads(const RtPool *p) { return p->threads; }
+int rt_pool_threads(const RtPool *p) { return p->wanted; }

@@ -115,8 +115,9 @@ attn_status rt_pool(int n, RtPool **out, attn_error *error);
 void rt_pool_free(RtPool *p);
 int rt_pool_threads(const RtPool *p);
 // Runs f over [0, n) in small pieces; returns when all are done. Calls from several threads take
-// turns.
-void rt_pool_run(RtPool *p, attn_host_kernel f, const uint64_t *args, int64_t n);
+// turns. In a forked child the first call starts the threads again.
+attn_status rt_pool_run(RtPool *p, attn_host_kernel f, const uint64_t *args, int64_t n,
+                        attn_error *error);
 
 // ---- artifacts and calls
 

@@ -6,6 +6,7 @@
 import ctypes
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -478,6 +479,16 @@ class Python(unittest.TestCase):
         data[data.index(b"attnmeta") + 40] ^= 1
         with self.assertRaisesRegex(attn.Error, "checksum"):
             attn.load(bytes(data))
+
+    def test_a_forked_child(self):
+        q = np.random.default_rng(0).standard_normal((1, 2, 64, 16)).astype(np.float32)
+        kernel = attn.compile("import std.normalization; attention a { dim D = 16; score(q, k) = dot(q, k); normalize(s) = softmax(s); }")
+        want, child = kernel(q, q, q), os.fork()
+        if not child:
+            signal.alarm(60)
+            os._exit(0 if (kernel(q, q, q) == want).all() else 1)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.assertTrue((kernel(q, q, q) == want).all())
 
     def test_threads(self):
         q, k, v, bias = arguments()

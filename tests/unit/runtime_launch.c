@@ -613,7 +613,7 @@ TEST(every_task_runs_once) {
         for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
             _Atomic int seen[MOST] = {0};
             uint64_t args[] = {(uint64_t)(uintptr_t)seen};
-            rt_pool_run(p, count, args, sizes[k]);
+            ck_assert_int_eq(rt_pool_run(p, count, args, sizes[k], NULL), ATTN_OK);
             for (int64_t i = 0; i < MOST; i++) ck_assert_int_eq(seen[i], i < sizes[k]);
         }
         rt_pool_free(p);
@@ -624,7 +624,7 @@ static void *launches(void *arg) {
     for (int i = 0; i < 50; i++) {
         _Atomic int seen[20] = {0};
         uint64_t args[] = {(uint64_t)(uintptr_t)seen};
-        rt_pool_run(arg, count, args, 20);
+        rt_pool_run(arg, count, args, 20, NULL);
         for (int k = 0; k < 20; k++)
             if (seen[k] != 1) return arg;
     }
@@ -649,7 +649,7 @@ TEST(stacks_are_deep) {
     uint64_t args[] = {(uint64_t)(uintptr_t)&n};
     RtPool *p;
     ck_assert_int_eq(rt_pool(2, &p, NULL), ATTN_OK);
-    rt_pool_run(p, deep, args, 2);
+    rt_pool_run(p, deep, args, 2, NULL);
     ck_assert_int_eq(n, 2);
     rt_pool_free(p);
 }
