@@ -133,7 +133,8 @@ typedef struct attn_size_info {
 
 typedef struct attn_tensor_info {
     const char *name;
-    // "q" "k" "v" "o" "input" "emit" "work" "do" "dq" "dk" "dv" "grad" "state0" "state"
+    // "q" "k" "v" "o" "input" "emit" "work" "do" "dq" "dk" "dv" "grad" "demit" "saved"; index tensors have their name;
+    // of recurrences and parts "state0" "state" "dstate" "dstate0" "rows0" "rows"
     const char *role;
     attn_dtype dtype;
     int rank;     // 0: a scalar
@@ -163,6 +164,11 @@ ATTN_API attn_status attn_get_tensor(const attn_artifact *a, int variant, int i,
 // optionally q_start [B + 1] and state_index [B], the slot of each sequence; without it there are B. They are tensors by name as others are, on the kernel's device,
 // where they are read: whatever values they hold, nothing outside a tensor is touched. docs/serving.md
 // tells more.
+//
+// A backward (ATTN_BWD) reads what the forward read, o, `do`, `dNAME` of each emit (zeros where nothing depends on it) and
+// all tensors of role "saved" (saved0, saved1 ...: f32 [B, H, Sq], ragged [Tq, H]). The forward wrote these, if it was given
+// them. It writes dq, dk, dv and `dNAME` of each `grad` input. A recurrence's reads no o and has no saved tensors; its dstate
+// and dstate0 may be left out. docs/abi.md has a program.
 typedef struct attn_tensor {
     const char *name;
     void *data; // may be NULL where there is no element; read only, unless it is an output
