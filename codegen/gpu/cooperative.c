@@ -89,7 +89,8 @@ static void add_piece(Cg *cg, CgElem *elem, const TileResult *out, int n, Val *s
 static int pieces_of(Cg *cg, const At *at, const TileResult *out, int n) {
     const TileAxis *axis = &cg->k->axes[out->reduce_axis];
     int pieces = PIECES;
-    if (n == 1 || axis->size->op != EX_CONST || !tile_by_groups(cg->k)) return 1;
+    if (n == 1 || axis->size->op != EX_CONST) return 1;
+    if (!tile_by_groups(cg->k) && !cg_recurs_back(cg)) return 1;
     while (axis->size->i % (n * at->shares * pieces)) pieces /= 2;
     return pieces;
 }

@@ -12,6 +12,8 @@
 typedef struct Elem { // the element at hand
     const TileOp *op;
     Val index[TILE_MAX_AXES]; // i32, within the tile
+    Val *piece;               // of each operand, from an element on; NULL: one at a time
+    int in_piece;
 } Elem;
 
 static int extent(Cg *cg, int axis) { return tile_extent(&cg->k->axes[axis]); }
@@ -27,13 +29,33 @@ static Val get(Cg *cg, const Elem *e, const TileValue *v) {
     return cg_read(cg, cg_load(cg, cg_dtype(cg, v->dtype), pointer(cg, e, v)), v->dtype);
 }
 
+// Whether elements along an axis follow each other, each row from a whole piece of memory on.
+static bool follow(Cg *cg, const TileValue *v, int axis) {
+    TileShared t = tile_shared(cg->p, cg->k, v);
+    return t.row_axis < 0 ||
+           (t.order == ORDER_PADDED && t.col_axis == axis && t.pitch % HOME_PIECE == 0);
+}
+
+// Of rows of 16 bits, `n` elements from the one at hand on are one load; others the assembler puts together.
+static void read_pieces(Cg *cg, Elem *e, int axis, int n) {
+    e->piece = ARENA_ARRAY(cg->arena, Val, e->op->args.n);
+    for (int k = 0; k < e->op->args.n; k++) {
+        const TileValue *v = e->op->args.data[k];
+        if (v->rank < 2 || !dtype_half(v->dtype) || !follow(cg, v, axis)) continue;
+        e->piece[k] = cg_load(cg, cg_vector(cg_dtype(cg, v->dtype), n), pointer(cg, e, v));
+        LLVMSetAlignment(e->piece[k], (unsigned)(n * dtype_bytes(v->dtype)));
+    }
+}
+
 static void put(Cg *cg, const Elem *e, const TileValue *v, Val x) {
     cg_store(cg, cg_write(cg, x, v->dtype), pointer(cg, e, v));
 }
 
 static Val operand(Cg *cg, CgElem *at, int k) {
     const Elem *e = at->ctx;
-    return get(cg, e, e->op->args.data[k]);
+    const TileValue *v = e->op->args.data[k];
+    if (!e->piece || !e->piece[k]) return get(cg, e, v);
+    return cg_read(cg, cg_extract(cg, e->piece[k], cg_i32(cg, e->in_piece)), v->dtype);
 }
 
 static Val position(Cg *cg, CgElem *at, int axis) {
@@ -200,41 +222,71 @@ static int twin_of(const TileOp *map, int i) {
     return -1;
 }
 
-// By a warp: each lane has some places that follow each other, `before` is what those of lower lanes have together.
-static void share_line(Cg *cg, const Line *l) {
-    const TileResult *r = out_of(l, 0);
-    int lanes = cg->target->lanes, each = (l->n + lanes - 1) / lanes;
-    Val none = none_of(cg, l, 0), all = NULL, before = none;
-    Val first = cg_times(cg, cg_gpu(cg)->lane, each), *x = ARENA_ARRAY(cg->arena, Val, each);
+// What a lane has of a line that a warp goes through together: some places that follow each other.
+typedef struct Share {
+    Val line;        // its number
+    Val *x;          // of places
+    Val all, before; // of the lanes so far; of the lower ones of those
+} Share;
+
+static int without(const Line *l, int i) { return out_of(l, i)->scan ? l->axis : -1; }
+
+static void at_line(Cg *cg, const Line *l, Val number) {
+    at_number(cg, l->e, value_of(l, 0), without(l, 0), number);
+}
+
+static void read_share(Cg *cg, const Line *l, Share *s, Val first, int each) {
+    int lanes = cg->target->lanes;
+    Val none = none_of(cg, l, 0);
+    *s = (Share){s->line, ARENA_ARRAY(cg->arena, Val, each), NULL, none};
+    at_line(cg, l, s->line);
+    l->e->index[l->axis] = first;
+    bool pieces = each == MANY && l->n % lanes == 0 && out_of(l, 0)->scan != SCAN_SUFFIX;
+    if (pieces && reads_ahead(cg) && cg_recurs_back(cg)) read_pieces(cg, l->e, l->axis, each);
     for (int j = 0; j < each; j++) {
+        l->e->in_piece = j;
         Val number = cg_plus(cg, first, j);
         Val in = cg_below(cg, number, l->n);
         Val there = l->n % lanes ? cg_select(cg, in, number, cg_i32(cg, 0)) : number;
         at_place(cg, l, place_of(cg, l, there));
-        x[j] = body_here(cg, l, 0);
-        if (l->n % lanes) x[j] = cg_select(cg, in, x[j], none);
-        all = cg_merge(cg, r->reduce, all, x[j]);
+        s->x[j] = body_here(cg, l, 0);
+        if (l->n % lanes) s->x[j] = cg_select(cg, in, s->x[j], none);
+        s->all = cg_merge(cg, out_of(l, 0)->reduce, s->all, s->x[j]);
     }
-    for (int mask = 1; mask < lanes; mask *= 2) {
-        Val other = cg_gpu(cg)->hooks->exchange(cg, all, mask);
-        Val high = cg_and(cg, cg_gpu(cg)->lane, cg_i32(cg, mask));
-        high = cg_icmp(cg, LLVMIntNE, high, cg_i32(cg, 0));
-        before = cg_select(cg, high, cg_merge(cg, r->reduce, other, before), before);
-        all = cg_merge(cg, r->reduce, all, other);
-    }
-    Val last = cg_i32(cg, r->scan ? (l->n + each - 1) / each : 1);
-    Val in = cg_less(cg, cg_gpu(cg)->lane, last);
-    Blk done = cg_if(cg, in, "line");
-    if (r->scan)
-        store_scanned(cg, l, x, each, first, before);
-    else
-        put(cg, l->e, value_of(l, 0), all);
-    for (int i = l->first + 1; i < l->e->op->results.n; i++)
-        if (twin_of(l->e->op, i) == l->first) put(cg, l->e, l->e->op->results.data[i], all);
-    cg_enter(cg, done);
+    l->e->piece = NULL;
 }
 
-static int without(const Line *l, int i) { return out_of(l, i)->scan ? l->axis : -1; }
+static void join_lanes(Cg *cg, const Line *l, Share *s, int mask) {
+    ExOp reduce = out_of(l, 0)->reduce;
+    Val other = cg_gpu(cg)->hooks->exchange(cg, s->all, mask);
+    Val high = cg_and(cg, cg_gpu(cg)->lane, cg_i32(cg, mask));
+    high = cg_icmp(cg, LLVMIntNE, high, cg_i32(cg, 0));
+    s->before = cg_select(cg, high, cg_merge(cg, reduce, other, s->before), s->before);
+    s->all = cg_merge(cg, reduce, s->all, other);
+}
+
+static void put_share(Cg *cg, const Line *l, const Share *s, Val first, int each) {
+    at_line(cg, l, s->line);
+    if (out_of(l, 0)->scan)
+        store_scanned(cg, l, s->x, each, first, s->before);
+    else
+        put(cg, l->e, value_of(l, 0), s->all);
+    for (int i = l->first + 1; i < l->e->op->results.n; i++)
+        if (twin_of(l->e->op, i) == l->first) put(cg, l->e, l->e->op->results.data[i], s->all);
+}
+
+// By a warp, several lines at the same time: their sums do not wait for each other.
+static void share_line(Cg *cg, const Line *l, Share *share, int many) {
+    int lanes = cg->target->lanes, each = (l->n + lanes - 1) / lanes;
+    Val first = cg_times(cg, cg_gpu(cg)->lane, each);
+    for (int i = 0; i < many; i++) read_share(cg, l, &share[i], first, each);
+    for (int mask = 1; mask < lanes; mask *= 2)
+        for (int i = 0; i < many; i++) join_lanes(cg, l, &share[i], mask);
+    Val last = cg_i32(cg, out_of(l, 0)->scan ? (l->n + each - 1) / each : 1);
+    Blk done = cg_if(cg, cg_less(cg, cg_gpu(cg)->lane, last), "line");
+    for (int i = 0; i < many; i++) put_share(cg, l, &share[i], first, each);
+    cg_enter(cg, done);
+}
 
 static int lines_of(Cg *cg, const Line *l, int i) {
     return count_of(cg, value_of(l, i), without(l, i));
@@ -271,15 +323,20 @@ static void walk_lines(Cg *cg, const Line *l) {
     dealt(cg, &d);
 }
 
-// Few lines take a warp each, those of result i from the i-th warp on.
+// Few lines take a warp each, or every warp as many; those of result i from the i-th warp on.
 static void share_lines(Cg *cg, const Line *l) {
-    int lanes = cg->target->lanes, warps = cg_gpu(cg)->threads / lanes;
+    int lanes = cg->target->lanes, warps = cg_gpu(cg)->threads / lanes, lines = lines_of(cg, l, 0);
     Val warp = cg_over(cg, cg_gpu(cg)->tid, lanes);
     Val from = cg_modulo(cg, cg_plus(cg, warp, warps - l->first % warps), warps);
-    CgCount each = cg_count(cg, from, cg_i32(cg, lines_of(cg, l, 0)), NULL);
-    at_number(cg, l->e, value_of(l, 0), without(l, 0), each.i);
-    share_line(cg, l);
-    cg_end_count(cg, &each, cg_i32(cg, warps), NULL);
+    Share share[MANY];
+    int many = reads_ahead(cg) && cg_recurs_back(cg) ? MANY : 1;
+    while (many > 1 && lines % (many * warps)) many /= 2;
+    bool once = lines == many * warps;
+    CgCount each = {.i = from};
+    if (!once) each = cg_count(cg, from, cg_i32(cg, lines), NULL);
+    for (int i = 0; i < many; i++) share[i].line = cg_plus(cg, each.i, i * warps);
+    share_line(cg, l, share, many);
+    if (!once) cg_end_count(cg, &each, cg_i32(cg, many * warps), NULL);
 }
 
 // What the next step of the loop reads of inputs with a number for each position: each thread asks for its own.
@@ -300,12 +357,24 @@ static void ask_ahead(void *ctx, const Ex *load) {
     if (LLVMIsALoadInst(x)) cg_gpu(a->cg)->hooks->prefetch(a->cg, LLVMGetOperand(x, 0));
 }
 
+// From the first position of the loop's tile to that of the next step's; none lies before the first tile.
+static Val to_next_tile(Cg *cg, const TileOp *loop) {
+    Val step = cg->step, next;
+    if (!loop->index) return cg_i32(cg, extent(cg, loop->axis));
+    cg->step = cg_plus(cg, step, 1);
+    next = cg_uniform(cg, loop->index);
+    cg->step = step;
+    next = cg_select(cg, cg_less(cg, next, cg_i32(cg, 0)), cg_i32(cg, 0), next);
+    return cg_times(cg, cg_sub(cg, next, cg->tile[loop->axis]), extent(cg, loop->axis));
+}
+
 static void prefetch(Cg *cg, Elem *e) {
     enum { LINE = 32 }; // numbers of a row that come together
     const TileOp *op = e->op, *loop = op->block->owner;
     bool steps = loop && loop->kind == TILE_LOOP && op->naxes < 3 &&
                  tile_root_axis(cg->k, op->axes[0]) == loop->axis;
-    if (!steps || !cg_gpu(cg)->hooks->prefetch || !tile_by_groups(cg->k)) return;
+    if (!steps || !cg_gpu(cg)->hooks->prefetch) return;
+    if (!tile_by_groups(cg->k) && !cg_recurs_back(cg)) return;
     int rows = extent(cg, op->axes[0]), columns = op->naxes > 1 ? extent(cg, op->axes[1]) : 0;
     int lines = (columns + LINE - 1) / LINE;
     Val number = cg_gpu(cg)->tid;
@@ -315,7 +384,7 @@ static void prefetch(Cg *cg, Elem *e) {
         number = cg_over(cg, d.at, lines);
         e->index[op->axes[1]] = cg_times(cg, cg_sub(cg, d.at, cg_times(cg, number, lines)), LINE);
     }
-    e->index[op->axes[0]] = cg_plus(cg, number, rows);
+    e->index[op->axes[0]] = cg_add(cg, number, to_next_tile(cg, loop));
     CgElem at = {.lanes = 1, .param = operand, .pos = position, .lane_axis = -1, .ctx = e};
     Ahead a = {.cg = cg, .at = at};
     for (int i = 0; i < op->outs.n; i++) ex_visit(op->outs.data[i].body, ask_ahead, &a);
@@ -334,18 +403,33 @@ static int alike(const TileOp *map, int first) {
     return n;
 }
 
+// Whether elements of these results that are one thread's follow each other.
+static bool in_rows(Cg *cg, const TileOp *map, int first, int count, int each) {
+    const TileValue *v = map->results.data[first];
+    int last = v->rank ? v->axis[v->rank - 1] : -1;
+    bool all = cg_recurs_back(cg) && each > 1 && last >= 0 && extent(cg, last) % each == 0;
+    for (int i = 0; i < count && all; i++) all = follow(cg, map->results.data[first + i], last);
+    for (int i = 0; i < map->args.n && all; i++) all = follow(cg, map->args.data[i], last);
+    return all;
+}
+
 // Several elements of a thread are read before the first is stored.
 static void make_elements(Cg *cg, Elem *e, int first, int count) {
     const TileValue *v = e->op->results.data[first];
     CgElem at = {.lanes = 1, .param = operand, .pos = position, .lane_axis = -1, .ctx = e};
     int threads = cg_gpu(cg)->threads, all = count_of(cg, v, -1), each = reads_ahead(cg) ? MANY : 1;
     while (each > 1 && all % (each * threads)) each /= 2;
+    bool row = in_rows(cg, e->op, first, count, each);
     Val *x = ARENA_ARRAY(cg->arena, Val, each * count);
     Deal d = deal_numbers(cg, all / each);
+    Val begin = row ? cg_times(cg, d.at, each) : d.at;
+    at_number(cg, e, v, -1, begin);
+    if (row) read_pieces(cg, e, v->axis[v->rank - 1], each);
     for (int pass = 0; pass < 2; pass++)
         for (int j = 0; j < each; j++) {
-            at_number(cg, e, v, -1, cg_plus(cg, d.at, j * (all / each)));
+            at_number(cg, e, v, -1, cg_plus(cg, begin, row ? j : j * (all / each)));
             cg_elem_begin(cg, &at);
+            e->in_piece = j;
             for (int i = 0; i < count; i++) {
                 Val *to = &x[j * count + i];
                 if (pass)
@@ -354,6 +438,7 @@ static void make_elements(Cg *cg, Elem *e, int first, int count) {
                     *to = cg_expr(cg, e->op->outs.data[first + i].body, &at);
             }
         }
+    e->piece = NULL;
     dealt(cg, &d);
 }
 

@@ -420,6 +420,15 @@ static void load_written(Back *b, Chunked *x) {
     x->s0 = left(b, "S0", b->states), x->f1 = left(b, "F1", b->adjoints);
 }
 
+// There is no step before that could copy tiles for this one.
+static void load_first(TileKernel *k) {
+    TileOp *first = k->body.first;
+    for (TileOp *op = first, *next; op; op = next) {
+        next = op->next;
+        if (op->kind == TILE_LOAD && op != first) pass_move_before(first, op);
+    }
+}
+
 static void build_gradients(Back *b, const char *name) {
     Recur *r = &b->r;
     Chunked x = {.s0 = NULL};
@@ -443,6 +452,7 @@ static void build_gradients(Back *b, const char *name) {
     store_operand(b, &g, 1, SYM_K, SYM_SQK, r->raw_k[ALONG_T], r->D);
     store_operand(b, &g, 2, SYM_V, SYM_SQV, r->raw_v[ALONG_T], r->E);
     recur_add_grads(b, &g);
+    load_first(k);
 }
 
 // ---- sums to the type of the result

@@ -309,20 +309,21 @@ static bool erases_in(const TileKernel *k) {
 }
 
 // As many as run at once, where most multiprocessors would be idle: each position is gone through twice, and with erase three times.
+// Blocks that share a multiprocessor take longer for each.
 static void set_number(TileProgram *p, const TileKernel *k) {
     ExPool *x = p->pool;
     const Ex *one = ex_i32(x, 1), *unit = ex_i32(x, unit_of(p)), *n = ex_symbol(x, SYM_WORKERS),
              *positions = ex_sym(x, SYM_SIZE, RSIZE_S, EX_I32),
              *size = ex_sym(x, SYM_SIZE, p->split.segment, EX_I32);
     int number = pass_split_size(p, k);
-    const Ex *alone = n; // blocks of one chain leave so many multiprocessors for each
-    if (k->schedule.min_blocks > 1) n = ex_2(x, EX_MUL, n, ex_i32(x, k->schedule.min_blocks));
+    int blocks = k->schedule.min_blocks > 1 ? k->schedule.min_blocks : 1;
+    const Ex *least = ex_i32(x, erases_in(k) ? 3 : 2);
+    if (blocks > 1) n = ex_2(x, EX_MUL, n, ex_i32(x, blocks));
     for (int i = 0; i < 3; i++) n = ex_2(x, EX_DIV, n, k->grid[i].count);
-    for (int i = 0; i < 3; i++) alone = ex_2(x, EX_DIV, alone, k->grid[i].count);
+    if (blocks > 1) n = ex_select(x, ex_2(x, EX_LT, n, ex_i32(x, 2 * blocks)), one, n);
     n = ex_2(x, EX_MIN, n, ex_2(x, EX_DIV, positions, ex_i32(x, LEAST)));
     n = ex_2(x, EX_MIN, n, ex_i32(x, MOST));
-    const Ex *least = ex_i32(x, erases_in(k) ? 3 : 2);
-    n = ex_select(x, ex_2(x, EX_LT, ex_2(x, EX_MIN, n, alone), least), one, n);
+    n = ex_select(x, ex_2(x, EX_LT, n, least), one, n);
     const Ex *wanted = p->sizes.data[number].def;
     p->sizes.data[wanted->index].def = ex_simplify(x, n);
     const Ex *units = over(x, over(x, positions, unit), wanted);
