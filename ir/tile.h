@@ -106,9 +106,9 @@ typedef struct TileSize {
 typedef struct TileSplit {
     int few;  // parts of a launch of few queries, which has a kernel for parts
     int keys; // of a batch, whose sequences have parts of their own: keys of a part
-    // Of a batch in which a sequence has the same bits in any other: queries of a sequence that has few, 0 of others; and the other way round.
-    // Each has kernels of its own.
-    int few_queries, many_queries;
+    // Of a batch: queries of a sequence whose kernel is that of few, of many, or of tiles of one head; 0 of other sequences. Where none of
+    // them is a size, one kernel has all sequences of a launch.
+    int few_queries, many_queries, long_queries;
     int longest; // of the kernel for many: steps of its longest tile,
     int wanted;  // parts that it would have if they cost nothing,
     int parts;   // parts of a launch, of few queries or of many,

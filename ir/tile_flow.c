@@ -422,9 +422,9 @@ static Flow step(Eval *E, const TileOp *op) {
     E->op = op;
     if (!check_operands(E, op)) return DONE;
     RunPlace here = E->here;
-    if (op->behind) E->here = E->role->before;
+    if (op->behind) E->here = E->role->before, run_sequence(E, &E->here);
     Flow flow = run_op(E, op);
-    if (op->behind) E->here = here;
+    if (op->behind) E->here = here, run_sequence(E, &here);
     return flow;
 }
 

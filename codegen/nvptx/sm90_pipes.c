@@ -60,9 +60,8 @@ int nv90_ends(const Cg *cg, const TileOp *op) {
     return 0;
 }
 
-// Rows that follow each other, of which those behind the sequence's last are outside (runtime/abi.h): the first coordinate along d. Numbers of
-// rows, along the tensor's last dimension, are not cut: nobody reads those behind the last.
-static Val run_begin(Cg *cg, const TileOp *op, int d, Val *end) {
+// Numbers of rows, along the tensor's last dimension, are not cut: nobody reads those behind the last.
+Val nv90_run(Cg *cg, const TileOp *op, int d, Val *end) {
     int axis = op->coord[d].axis;
     const Ex *from = tile_run_from(cg->p->pool, op, d), *size = cg->k->axes[axis].size;
     Val first = cg_uniform(cg, from), row = cg_element_begin(cg, op, axis);
@@ -70,6 +69,12 @@ static Val run_begin(Cg *cg, const TileOp *op, int d, Val *end) {
     Val count = cg_uniform(cg, size);
     *end = cg_add(cg, first, count);
     return cg_add(cg, cg_sub(cg, cg_i32(cg, ABI_ENDS), count), row);
+}
+
+int nv90_cut(Cg *cg, Val *at, int rank, Val end) {
+    for (int d = rank; d-- > 0;) at[d + ABI_ENDS_RANK] = at[d];
+    at[0] = cg_i32(cg, ABI_ENDS), at[1] = end;
+    return rank + ABI_ENDS_RANK;
 }
 
 typedef struct Copy { // of a tile, all that it takes
@@ -93,7 +98,7 @@ static Copy copy_of(Cg *cg, const TileOp *op, const Nv90Pipe *p, Val stage) {
     for (int d = 0; d < t->rank; d++) {
         int axis = op->coord[d].axis;
         if (op->each[d]) {
-            c.at[d] = run_begin(cg, op, d, &end);
+            c.at[d] = nv90_run(cg, op, d, &end);
             continue;
         }
         c.at[d] = cg_uniform(cg, op->coord[d].at);
@@ -105,8 +110,7 @@ static Copy copy_of(Cg *cg, const TileOp *op, const Nv90Pipe *p, Val stage) {
     c.column = c.at[t->rank - 1];
     if (!op->each[t->rank - 1]) c.column = cg_times(cg, c.column, p->tile.cols);
     if (op->width) c.column = cg_plus(cg, c.column, op->from_column);
-    for (int d = c.rank; end && d-- > 0;) c.at[d + ABI_ENDS_RANK] = c.at[d];
-    if (end) c.at[0] = cg_i32(cg, ABI_ENDS), c.at[1] = end, c.rank += ABI_ENDS_RANK;
+    if (end) c.rank = nv90_cut(cg, c.at, c.rank, end);
     c.map = nv90_map_param(cg, op->tensor, rows);
     const TileOp *loop = op->block->owner; // over tiles: there are elements
     if (t->role != TENSOR_Q && loop->kind != TILE_LOOP) c.there = nv90_has_elements(cg, t);

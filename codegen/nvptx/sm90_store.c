@@ -76,21 +76,23 @@ void nv90_write_matrix(Cg *cg, const TileValue *v, const TileShared *tile, Val b
 static void start_store(Cg *cg, const TileOp *op, const TileShared *tile, int first, Val warp_base,
                         Val warp_row) {
     const TileTensor *t = &cg->p->tensors.data[op->tensor];
-    Val at[CG_MAP_RANK];
-    int col = t->rank - 1;
+    Val at[CG_MAP_RANK], end = NULL;
+    int col = t->rank - 1, rank = t->rank;
     for (int d = 0; d < t->rank; d++) {
-        at[d] = cg_uniform(cg, op->coord[d].at);
-        if (op->coord[d].axis == tile->row_axis)
-            at[d] = cg_add(cg, cg_times(cg, at[d], cg->k->axes[tile->row_axis].extent), warp_row);
+        bool rows = op->coord[d].axis == tile->row_axis;
+        at[d] = op->each[d] ? nv90_run(cg, op, d, &end) : cg_uniform(cg, op->coord[d].at);
+        if (rows && !op->each[d]) at[d] = cg_times(cg, at[d], cg->k->axes[tile->row_axis].extent);
+        if (rows) at[d] = cg_add(cg, at[d], warp_row);
     }
     Val lead = cg_is(cg, nv_state(cg)->gpu.lane, 0);
     int all = cg->k->axes[op->coord[col].axis].extent;
     Val map = nv90_map_param(cg, op->tensor, 16),
         column = cg_plus(cg, cg_times(cg, at[col], all), first);
+    if (end) rank = nv90_cut(cg, at, rank, end), col = rank - 1;
     for (int i = 0; i * HOME_PANEL < tile->cols; i++) {
         at[col] = cg_plus(cg, column, i * HOME_PANEL);
         Val from = cg_plus(cg, warp_base, i * tile->rows * HOME_PITCH);
-        nv90_bulk_store(cg, map, from, at, t->rank, lead);
+        nv90_bulk_store(cg, map, from, at, rank, lead);
     }
     nv90_bulk_commit(cg);
 }

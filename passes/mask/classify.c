@@ -112,6 +112,14 @@ static const Ex *clamp(Classify *c, const Ex *e, const Ex *lo, const Ex *hi) {
     return op2(c, EX_MIN, op2(c, EX_MAX, e, lo), hi);
 }
 
+// Whether points of the grid are tiles of all sequences.
+static bool is_packed(const Classify *c) {
+    bool is = false;
+    for (int i = 0; i < c->k->ngrid; i++)
+        is |= c->k->grid[i].packed && c->k->grid[i].axis == c->q_axis;
+    return is;
+}
+
 static void hull_tiles(Classify *c, Tiles *t, const KeySet *s) {
     const TileAxis *a = &c->k->axes[c->k_axis];
     const Ex *n = num(c, a->extent), *zero = num(c, 0);
@@ -124,6 +132,11 @@ static void hull_tiles(Classify *c, Tiles *t, const KeySet *s) {
         t->hi = simp_select(c->x, any, t->hi, t->lo);
     }
     t->hi = op2(c, EX_MAX, t->hi, t->lo);
+    if (is_packed(c)) { // a point may be behind its sequence's last tile
+        const Ex *rows = c->k->axes[c->q_axis].size;
+        const Ex *some = op2(c, EX_LT, first_of(c, c->q_axis), rows);
+        t->hi = simp_select(c->x, some, t->hi, t->lo);
+    }
 }
 
 static void full_tiles(Classify *c, Tiles *t, const KeySet *s) {

@@ -203,7 +203,8 @@ void pass_bind(TileProgram *p, TileKernel *k, int axis, int extent) {
                 k->grid[i].count = ex_simplify(p->pool, pass_at_launch(p, count));
             if (tile_is_own(p, count)) k->grid[i].shared = count;
         }
-    if (axis == tile_grid_axis(k)) number_rows(p, k, extent);
+    bool roles = knobs_say(&k->schedule.knobs, KNOB_warpgroups);
+    if (axis == tile_grid_axis(k) && !roles) number_rows(p, k, extent);
     for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
         if (op->kind == TILE_LOOP && op->axis == axis) pass_share_steps(p, k, op, count);
 }

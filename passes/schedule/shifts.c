@@ -1,8 +1,8 @@
 // shifts.c: whether shifts stay where they are in full tiles (passes/derive/fixed_shift.h).
 //
-// In: a program whose first kernel may be built for both (`bound`): expressions with `stay` and `kept`, and,
+// In: a program of which some kernels may be built for both (`bound`): expressions with `stay` and `kept`, and,
 // once loops are classed, behind the loop over full tiles one of no steps in which shifts move. Out: one of
-// the two, as soon as it is known which. They stay on sm_90a, where the schedule says so (the choice
+// the two, for each kernel as soon as it is known which. They stay on sm_90a, where the schedule says so (the choice
 // fixed_shift) and the classed kernel is one sweep whose steps can be done again; otherwise they follow their extrema.
 #include "passes/passes.h"
 #include "passes/schedule/sm90.h"
@@ -43,26 +43,44 @@ static void drop_kept(TileKernel *k) {
     }
 }
 
-bool pass_shifts(TileProgram *p, const PassOptions *o, Diags *diags) {
-    TileKernel *k = p->kernels.data[0];
-    if (!tile_has(&k->body, TILE_BOUND)) return true;
+static void decide_all(TileProgram *p, TileKernel *k, bool stays) {
+    Decide d = {p->pool, stays};
+    for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        tile_map_exprs(op, decide, &d);
+}
+
+// Of a kernel that may be built for both. *waits: it is not known yet; *stay: they do.
+static bool decide_kernel(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags,
+                          bool *waits, bool *stay) {
     const TileOp *loop = first_of(k, TILE_LOOP);
     bool chosen = p->target != TARGET_SM90A || k->axes[loop->axis].extent > 0;
     bool stays = k->schedule.knobs.fixed_shift, classed = loop->tiles != CLASS_ANY;
-    if (!chosen || (stays && !classed)) return true;
+    if (!chosen || (stays && !classed)) return *waits = true;
     Sm90 s = sm90_begin(p, k);
     if (stays && !sm90_overlaps(&s)) {
         stays = false;
         drop_kept(k);
         if (!sm90_move_shifts(p, k, o, diags)) return false;
     }
-    Decide d = {p->pool, stays};
-    for (int i = 0; i < p->kernels.n; i++) {
-        TileBlock *b = &p->kernels.data[i]->body;
-        for (TileOp *op = tile_next(b, NULL); op; op = tile_next(b, op))
-            tile_map_exprs(op, decide, &d);
-    }
+    decide_all(p, k, stays);
     if (!stays) tile_unlink(first_of(k, TILE_BOUND));
+    *stay |= stays;
+    return true;
+}
+
+// In the others shifts follow their extrema; what they know a row without a key by fits what any kernel leaves.
+bool pass_shifts(TileProgram *p, const PassOptions *o, Diags *diags) {
+    bool waits = false, stay = false, bound = false;
+    for (int i = 0; i < p->kernels.n; i++) {
+        TileKernel *k = p->kernels.data[i];
+        if (!tile_has(&k->body, TILE_BOUND)) continue;
+        bound = true;
+        if (!decide_kernel(p, k, o, diags, &waits, &stay)) return false;
+    }
+    if (waits || !bound) return true;
+    for (int i = 0; i < p->kernels.n; i++)
+        if (!tile_has(&p->kernels.data[i]->body, TILE_BOUND))
+            decide_all(p, p->kernels.data[i], stay);
     pass_tidy(p);
     return true;
 }

@@ -81,10 +81,11 @@ bool sm90_has_long_body(const TileKernel *k) {
     return false;
 }
 
-static bool goes_by_element(const TileKernel *k) {
+static bool goes_by_runs(const TileProgram *p, const TileKernel *k) {
+    bool runs = true;
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        if (tile_goes_by_element(op, -1)) return true;
-    return false;
+        if (op->kind == TILE_LOAD || op->kind == TILE_STORE) runs &= tile_goes_by_runs(p, op);
+    return runs;
 }
 
 // Whether a kernel may be one of roles; the others are as on sm_80.
@@ -94,7 +95,7 @@ static bool fits_roles(const TileProgram *p, const TileKernel *k) {
     bool mapped = p->D % 8 == 0 && p->Dv % 8 == 0; // tensor copies: rows of a multiple of 16 bytes
     mapped = mapped && p->D <= MAX_COLUMNS;
     return dtype_half(p->dtype) && mapped && tiled && tile_has(&k->body, TILE_MMA) &&
-           k->purpose == PURPOSE_ATTENTION && !sm90_has_long_body(k) && !goes_by_element(k) &&
+           k->purpose == PURPOSE_ATTENTION && !sm90_has_long_body(k) && goes_by_runs(p, k) &&
            !sm80_reads_rows(p, k) && !sm80_changes_query(k) && !pass_makes_together(k) &&
            !sm80_multiplies_bytes(k);
 }
@@ -277,7 +278,7 @@ Knobs sm90_fit(const TileProgram *p, const TileKernel *k, ShapeClass launches, b
     Knobs s = rows[i].shape;
     s.said = knobs_of(FORM_SM90);
     s.dense = pass_copies_dense(k);
-    if (alone) s.cluster = 1;
+    if (alone || p->batch) s.cluster = 1;
     if (listed) s.section = LISTED;
     if (!tile_has(&k->body, TILE_BOUND) || moving || dear) s.fixed_shift = 0;
     if (!s.fixed_shift) s.after = rows[i].moving, s.half = 0;
@@ -386,6 +387,30 @@ Knobs sm90_shape_of(const TileKernel *k) {
 
 // ---- extents
 
+// A sequence's own sizes by what they are made of.
+static const Ex *defined(void *ctx, ExPool *x, const Ex *e) {
+    const TileProgram *p = ctx;
+    bool own = e->op == EX_SYM && e->sym == SYM_SIZE && p->sizes.data[e->index].own;
+    return own ? ex_map(x, p->sizes.data[e->index].def, defined, ctx) : e;
+}
+
+// Blocks have tiles of all sequences, one after the other: where a sequence's rows begin a tile of them says.
+void sm90_pack(TileProgram *p, TileKernel *k) {
+    ExPool *x = p->pool;
+    const TileOp *load = tile_next(&k->body, NULL);
+    const Ex *from = NULL, *all = NULL, *batch = ex_sym(x, SYM_SIZE, SIZE_B, EX_I32);
+    for (; load && !from; load = tile_next(&k->body, load))
+        for (int d = 0; load->kind == TILE_LOAD && d < p->tensors.data[load->tensor].rank; d++)
+            if (load->coord[d].axis == tile_grid_axis(k) && (from = tile_run_from(x, load, d)))
+                all = p->tensors.data[load->tensor].extent[d];
+    TileGrid *g = &k->grid[tile_grid_rows(k)];
+    const Ex *tiles = ex_2(x, EX_DIV, all, ex_i32(x, k->axes[g->axis].extent));
+    k->grid[0].count = ex_2(x, EX_MIN, batch, ex_i32(x, 1));
+    g->count = ex_2(x, EX_ADD, tiles, batch);
+    g->packed = ex_simplify(x, ex_map(x, from, defined, p));
+    g->shared = NULL;
+}
+
 // Where the heads that share keys and values go into pairs, blocks of a cluster take two heads at
 // the same rows: their steps are the same ones. Otherwise two tiles of rows, each with the steps of
 // both. The launch's sizes say which: it is one kernel.
@@ -446,6 +471,7 @@ bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
         Knobs s = k->schedule.knobs;
         Extents e = extents_of(s);
         pass_bind_all(p, k, &e);
+        if (p->batch) sm90_pack(p, k);
         k->schedule.warps = 4 * s.warpgroups;
         make_clusters(p, k, s);
     }

@@ -26,6 +26,7 @@ Knobs sm90_fit(const TileProgram *p, const TileKernel *k, ShapeClass launches, b
 // Of so many keys those of a tile that a row of the mask's grid has a whole number of, where it has one and they are not too few.
 int sm90_within_grid_row(const TileKernel *k, int keys);
 // Whether a block shares no keys with its neighbour: what they visit differs.
+void sm90_pack(TileProgram *p, TileKernel *k); // of a batch: its grid
 bool sm90_stays_alone(const TileProgram *p, const TileKernel *k);
 // The shape that a kernel was bound to.
 Knobs sm90_shape_of(const TileKernel *k);

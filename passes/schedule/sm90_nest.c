@@ -228,29 +228,6 @@ static Knobs fit(const TileProgram *p, const TileKernel *k, bool chain) {
     return s;
 }
 
-// A sequence's own sizes by what they are made of.
-static const Ex *defined(void *ctx, ExPool *x, const Ex *e) {
-    const TileProgram *p = ctx;
-    bool own = e->op == EX_SYM && e->sym == SYM_SIZE && p->sizes.data[e->index].own;
-    return own ? ex_map(x, p->sizes.data[e->index].def, defined, ctx) : e;
-}
-
-// Blocks have tiles of all sequences, one after the other: where a sequence's keys begin the keys' tile says.
-static void pack(TileProgram *p, TileKernel *k) {
-    ExPool *x = p->pool;
-    const TileOp *load = tile_next(&k->body, NULL);
-    const Ex *from = NULL, *batch = ex_sym(x, SYM_SIZE, SIZE_B, EX_I32);
-    for (; load && !from; load = tile_next(&k->body, load))
-        for (int d = 0; load->kind == TILE_LOAD && d < p->tensors.data[load->tensor].rank; d++)
-            if (load->coord[d].axis == tile_grid_axis(k)) from = tile_run_from(x, load, d);
-    TileGrid *g = &k->grid[tile_grid_rows(k)];
-    const Ex *tiles = ex_2(x, EX_DIV, pass_all_keys(p), ex_i32(x, k->axes[g->axis].extent));
-    k->grid[0].count = ex_2(x, EX_MIN, batch, ex_i32(x, 1));
-    g->count = ex_2(x, EX_ADD, tiles, batch);
-    g->packed = ex_simplify(x, ex_map(x, from, defined, p));
-    g->shared = NULL;
-}
-
 // Whether two warpgroups have registers for sums of so many columns after all, if weights are narrow before their gradients are made.
 static bool is_tight_enough(const TileProgram *p, Knobs s) {
     int d = pass_padded(p->D, unit_of(p, s)), dv = pass_padded(p->Dv, unit_of(p, s));
@@ -291,7 +268,7 @@ bool sm90_bind_nest(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *
         else
             pass_bind(p, k, a, a == tile_grid_axis(k) ? keys_of(*s) : s->rows);
     }
-    if (p->batch) pack(p, k);
+    if (p->batch) sm90_pack(p, k);
     return true;
 }
 

@@ -96,7 +96,7 @@ static const Ex *q_idx(Build *b) {
 static const Ex *build_rows(Build *b) {
     const TileSplit *s = &b->p->split;
     bool many = b->k && b->k->purpose == PURPOSE_ATTENTION;
-    int own = many ? s->many_queries : s->few_queries;
+    int own = !many ? s->few_queries : b->packed ? s->many_queries : s->long_queries;
     const Ex *queries = build_size(b, own ? own : SIZE_SQ);
     return b->packed ? ex_2(b->pool, EX_MUL, queries, build_size(b, b->group)) : queries;
 }
@@ -637,6 +637,8 @@ void build_finished(Build *b) {
 
 // ---- the program
 
+enum { LONG = 64 }; // queries of a batch's sequence up to which it has tiles of packed rows
+
 static void add_plan(Build *b, const Ex *when, const int *kernels, int count) {
     TilePlan plan = {.when = when};
     for (int i = 0; i < count; i++) VEC_PUSH(b->arena, &plan.kernels, kernels[i]);
@@ -701,6 +703,38 @@ static void add_own_kernels(Build *b) {
         pass_own_size(b->p, "many_queries", EX_CONST, NULL, ex_select(x, few, none, queries));
 }
 
+// Whether a batch's sequences of many queries may have a kernel of roles, if nothing of the variant is against it.
+static bool may_be_long(const Build *b, const PassOptions *o) {
+    const RowProgram *row = b->row;
+    bool narrow = dtype_half(o->dtype) && (!o->kv || o->kv == o->dtype);
+    return o->batch == BATCH_RAGGED && !o->phase && !o->invariant && o->target.id == TARGET_SM90A &&
+           narrow && row->D % 8 == 0 && row->Dv % 8 == 0;
+}
+
+// Where a launch has sequences of more than LONG queries, those have a kernel whose tiles are of one head: the tensor copies of a tile are
+// boxes then. The others have the kernel of packed rows.
+static void add_long_kernel(Build *b) {
+    ExPool *x = b->pool;
+    TileSplit *s = &b->p->split;
+    const Ex *queries = build_size(b, SIZE_SQ), *none = ex_i32(x, 0), *most = ex_i32(x, LONG);
+    const Ex *some = ex_2(x, EX_LT, most, pass_at_launch(b->p, queries));
+    const Ex *is = ex_2(x, EX_AND, some, ex_2(x, EX_LT, most, queries));
+    s->many_queries =
+        pass_own_size(b->p, "short_queries", EX_CONST, NULL, ex_select(x, is, none, queries));
+    s->long_queries =
+        pass_own_size(b->p, "long_queries", EX_CONST, NULL, ex_select(x, is, queries, none));
+}
+
+static void build_long(Build *b) {
+    ExPool *x = b->pool;
+    const Ex *queries = pass_at_launch(b->p, build_size(b, b->p->split.long_queries));
+    b->packed = false;
+    build_forward(b);
+    b->packed = true;
+    const int both[] = {b->p->kernels.n - 1, 0};
+    add_plan(b, ex_2(x, EX_LT, ex_i32(x, LONG), queries), both, 2);
+}
+
 static int add_own_parts(Build *b) {
     TileSize size = {.name = "own_parts", .def = build_parts(b), .own = true};
     VEC_PUSH(b->arena, &b->p->sizes, size);
@@ -746,7 +780,9 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     bool few = o->split && o->phase != PHASE_COMBINE;
     if (few && !o->batch) b.group = pass_size(p, "group", heads_of_group(&b));
     if (b.split) pass_add_split(p, o->share);
+    bool may = may_be_long(&b, o);
     if (few && o->batch && o->invariant) add_own_kernels(&b);
+    if (may) add_long_kernel(&b);
     if (b.split && o->batch) b.own_parts = add_own_parts(&b);
     b.share =
         b.split && o->share && o->shape == SHAPE_SHORT; // others are for many tiles, or few keys
@@ -754,8 +790,11 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
         build_combine(&b);
     else
         build_forward(&b);
+    int fixed = b.fixed;
     b.fixed = -1;
     if (few) build_few(&b);
+    b.fixed = fixed;
+    if (may) build_long(&b);
     if (!p->split.few_queries) add_plan(&b, NULL, &(const int){0}, 1);
     return p;
 }

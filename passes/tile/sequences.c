@@ -83,6 +83,7 @@ const Ex *pass_at_launch(const TileProgram *p, const Ex *e) {
     const TileSplit *s = &p->split; // points for one query: the others of a few are theirs, too
     if (s->few_queries) e = ex_subst(x, e, SYM_SIZE, s->few_queries, ex_i32(x, 1));
     if (s->many_queries) e = ex_subst(x, e, SYM_SIZE, s->many_queries, queries);
+    if (s->long_queries) e = ex_subst(x, e, SYM_SIZE, s->long_queries, queries);
     e = ex_subst(x, e, SYM_SIZE, SIZE_SQ, queries);
     return ex_subst(x, e, SYM_SIZE, SIZE_SK, keys);
 }

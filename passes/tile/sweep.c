@@ -424,7 +424,12 @@ static void leave_or_end(Build *b, TileValue *acc, const Ex *first, const Ex *se
 
 void build_forward(Build *b) {
     static const AxisRole axes[] = {AX_M, AX_N, AX_D, AX_E, AX_S};
-    build_kernel(b, PURPOSE_ATTENTION, b->phase ? "state" : "fwd", axes, b->share ? 5 : 4);
+    bool rest = b->packed || !b->p->batch;
+    build_kernel(b, PURPOSE_ATTENTION,
+                 b->phase ? "state"
+                 : rest   ? "fwd"
+                          : "long",
+                 axes, b->share ? 5 : 4);
     build_width_axes(b);
     if (b->share) add_parts(b);
     if (b->share) b->k->grid[b->k->ngrid - 1].from = build_size(b, b->p->split.whole);

@@ -95,6 +95,44 @@ TEST(sequences_have_parts_of_their_own) {
     }
 }
 
+// Whether steps over full tiles take their largest score.
+static bool looks_for_maxima(const TileKernel *k) {
+    bool do_they = false;
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
+        const TileOp *in = op->kind == TILE_LOOP && op->tiles == CLASS_FULL ? op->body.first : NULL;
+        for (; in; in = in->next)
+            for (int i = 0; i < in->outs.n; i++) do_they |= in->outs.data[i].reduce == EX_ROWMAX;
+    }
+    return do_they;
+}
+
+// Sequences of many queries have a kernel of roles, in which shifts stay, and the others that of packed rows; which it is the hint does not
+// say. Between and behind them are sequences without queries, without keys, and rows of nobody.
+TEST(long_sequences_have_a_kernel_of_their_own) {
+    static const int queries[] = {3, 73, 74, 74, 204, 274}, keys[] = {0, 73, 300, 300, 400, 400};
+    static const char *const files[] = {"stdlib/causal.attn", "stdlib/softmax.attn",
+                                        "stdlib/attention_sink.attn", "stdlib/sliding_window.attn"};
+    static const int hints[] = {130, 64, 1000};
+    Launch l = {.batch = BATCH_RAGGED, .B = 5, .H = 4, .Hkv = 2, .Tq = 280, .Tk = 410};
+    l.q_start = queries, l.kv_start = keys, l.longest = 227;
+    for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
+        Arena *a = arena_new();
+        Variant *v;
+        Stream *s = pu_stream(a, files[f], NULL, 8, &v);
+        PassOptions o = {.dtype = DT_BF16, .batch = l.batch, .split = true};
+        o.target = *target_get(TARGET_SM90A);
+        TileProgram *p = finished(a, s, &o);
+        const TileKernel *k = p->kernels.data[p->kernels.n - 1];
+        ck_assert(p->split.long_queries && k->schedule.persist && !looks_for_maxima(k));
+        for (size_t i = 0; i < sizeof hints / sizeof *hints; i++) {
+            l.max_q = hints[i];
+            check(a, v, p, &l, 2e-2, files[f]);
+        }
+        tu_read_back(a, p);
+        arena_free(a);
+    }
+}
+
 static int own_of(const TileProgram *p, const char *name) {
     for (int i = 0; i < p->sizes.n; i++)
         if (!strcmp(p->sizes.data[i].name, name)) return i;
