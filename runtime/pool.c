@@ -2,7 +2,9 @@
 //
 // The calling thread only waits: kernels keep their tiles on the stack, and only the pool's own
 // threads are known to have a stack for that. One job runs at a time. A job's tasks are handed out
-// in pieces from a counter, so that threads that are slowed down by others take fewer.
+// in pieces from a counter, so that threads that are slowed down by others take fewer. No more
+// threads are woken than there are pieces, and who is done takes the places of those that still
+// wake: the job waits for no thread that has nothing to do.
 #include "rt.h"
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -21,8 +23,8 @@ struct RtPool {
     pthread_mutex_t turn; // held through a job
     pthread_mutex_t lock; // of what follows
     pthread_cond_t wake, done;
-    unsigned long jobs; // counts jobs: threads wait for a new number
-    int busy;           // threads that have not finished the job
+    int places; // of the job that no thread has taken yet: one per piece, at most one per thread
+    int busy;   // places that are not done
     bool quit;
     attn_host_kernel f;
     const uint64_t *args;
@@ -43,12 +45,11 @@ static void run_pieces(RtPool *p) {
 
 static void *work(void *arg) {
     RtPool *p = arg;
-    unsigned long seen = 0;
     pthread_mutex_lock(&p->lock);
     for (;;) {
-        while (p->jobs == seen && !p->quit) pthread_cond_wait(&p->wake, &p->lock);
+        while (!p->places && !p->quit) pthread_cond_wait(&p->wake, &p->lock);
         if (p->quit) break;
-        seen = p->jobs;
+        p->places--;
         pthread_mutex_unlock(&p->lock);
         run_pieces(p);
         pthread_mutex_lock(&p->lock);
@@ -74,7 +75,7 @@ static attn_status begin(RtPool *p, attn_error *error) {
     pthread_cond_init(&p->wake, NULL);
     pthread_cond_init(&p->done, NULL);
     p->since = forks;
-    p->jobs = 0, p->busy = 0, p->threads = 0, p->quit = false;
+    p->places = 0, p->busy = 0, p->threads = 0, p->quit = false;
     pthread_attr_setstacksize(&attr, STACK_BYTES);
     while (p->threads < p->wanted &&
            pthread_create(&p->thread[p->threads], &attr, work, p) == 0)
@@ -118,9 +119,9 @@ attn_status rt_pool_run(RtPool *p, attn_host_kernel f, const uint64_t *args, int
     p->piece = n / ((int64_t)p->threads * PIECES);
     if (p->piece < 1) p->piece = 1;
     atomic_store(&p->next, 0);
-    p->busy = p->threads;
-    p->jobs++;
-    pthread_cond_broadcast(&p->wake);
+    int64_t pieces = (n - 1) / p->piece + 1;
+    p->places = p->busy = pieces < p->threads ? (int)pieces : p->threads;
+    for (int i = 0; i < p->busy; i++) pthread_cond_signal(&p->wake);
     while (p->busy) pthread_cond_wait(&p->done, &p->lock);
     pthread_mutex_unlock(&p->lock);
     pthread_mutex_unlock(&p->turn);
