@@ -32,8 +32,45 @@ const Ex *back_row(Derivative *d, BackMade made, const char *name, const Ex *val
 
 static bool is_symbol(const Ex *e) { return e->op == EX_SYM || e->op == EX_CONST; }
 
+static bool is_come(const PolyFactor *f, int emit) {
+    return f->atom->op == EX_SYM && f->atom->sym == SYM_DEMIT && f->atom->index == emit;
+}
+
+static bool comes_by(const Term *t, int emit) {
+    for (int i = 0; i < t->n; i++)
+        if (is_come(&t->factor[i], emit)) return true;
+    return false;
+}
+
+// Whether it is a gradient of emits: 0 where nobody wants them.
+static bool comes_by_emits(const Derivative *d, const Poly *a) {
+    for (int i = 0; i < a->n; i++) {
+        bool any = false;
+        for (int k = 0; k < d->row->emits.n && !any; k++) any = comes_by(&a->term[i], k);
+        if (!any) return false;
+    }
+    return a->n > 0;
+}
+
+const Ex *back_ex(Derivative *d, const Poly *a) {
+    Poly rest = *a;
+    const Ex *sum = NULL;
+    for (int k = 0; k < d->row->emits.n; k++) {
+        Poly of = {0}, other = {0};
+        for (int i = 0; i < rest.n; i++) {
+            Poly one = {1, &rest.term[i]}, *to = comes_by(one.term, k) && one.term->n > 1 ? &of : &other;
+            *to = poly_plus(d->polys, to, &one);
+        }
+        if (!of.n) continue;
+        const Ex *come = ex_sym(d->p, SYM_DEMIT, k, EX_F32);
+        sum = ex_plus(d->p, sum, ex_unless_zero(d->p, come, poly_ex(d->polys, &of)));
+        rest = other;
+    }
+    return sum && !rest.n ? sum : ex_plus(d->p, sum, poly_ex(d->polys, &rest));
+}
+
 const Ex *back_scalar(Derivative *d, const Poly *a) {
-    const Ex *e = ex_simplify(d->p, poly_ex(d->polys, a));
+    const Ex *e = ex_simplify(d->p, back_ex(d, a));
     if (is_symbol(e) || (e->op == EX_NEG && is_symbol(e->args[0]))) return e;
     return back_row(d, BACK_SCALAR, "r", e);
 }
@@ -96,6 +133,21 @@ static Poly sum_dw(Derivative *d, const Ex *phi) {
     return sweep(d, ex_2(d->p, EX_MUL, ex_symbol(d->p, SYM_DW), phi));
 }
 
+// A term that is a multiple of what some reduction sums up; of several, the one with the fewest factors beside it, since a sum that
+// needs a further exponential may have left f32.
+static bool summed(Derivative *d, const Poly *one, Poly *out) {
+    Poly part;
+    bool any = false;
+    for (int k = 0; k < d->row->reduces.n; k++) {
+        if (d->row->reduces.data[k].op != EX_ROWSUM || d->of_f[k].n != 1 ||
+            !shares(d, one, &d->of_f[k], ex_sym(d->p, SYM_R, k, EX_F32), &part))
+            continue;
+        if (!any || part.term->n < out->term->n) *out = part;
+        any = true;
+    }
+    return any;
+}
+
 static Poly sum_of(Derivative *d, const Ex *psi) {
     Poly all = {0};
     if (!psi) return all;
@@ -105,12 +157,7 @@ static Poly sum_of(Derivative *d, const Ex *psi) {
         int i = 0;
         for (; i < a.n; i++) {
             Poly one = {1, &a.term[i]};
-            int k = 0;
-            for (; k < d->row->reduces.n; k++)
-                if (d->row->reduces.data[k].op == EX_ROWSUM && d->of_f[k].n == 1 &&
-                    shares(d, &one, &d->of_f[k], ex_sym(d->p, SYM_R, k, EX_F32), &part))
-                    break;
-            if (k == d->row->reduces.n) break;
+            if (!summed(d, &one, &part)) break;
             sum = poly_plus(d->polys, &sum, &part);
         }
         if (i == a.n) return sum;
@@ -141,21 +188,30 @@ static bool is_pole(void *ctx, const Ex *e) {
     return base && class_of(base, env) & CL_ZERO && class_of(e, env) & ~(unsigned)CL_FINITE;
 }
 
-static bool has_pole(const Ex *slope, const ClassSet *r) {
-    ClassEnv env = {.s = CL_FINITE, .r = r, .wild_scores = ex_uses(slope, SYM_DOT, 0)};
+// By numbers of the pair. Where one of the row or of positions alone is a divisor of 0, the formula itself is infinite.
+static bool is_steep(const Derivative *d, const Ex *slope) {
+    ClassEnv env = {.s = CL_FINITE, .r = d->positive, .wild_scores = ex_uses(slope, SYM_DOT, 0)};
     return ex_any(slope, is_pole, &env);
 }
 
-// By numbers of the pair. Where one of the row or of positions alone is a divisor of 0, the formula itself is infinite.
-static bool is_steep(const Derivative *d, const Ex *slope) { return has_pole(slope, d->positive); }
+// The formula of a pair may leave f32.
+static bool may_overflow(const Ex *slope) {
+    ClassEnv env = {.s = CL_FINITE, .limited = true, .overflows = true};
+    return class_of(slope, &env) & ~(unsigned)CL_FINITE;
+}
 
 static const Ex *come_by(Derivative *d, const Ex *come, const Ex *slope, bool steep) {
     const Ex *e = ex_chain(d->p, come, slope);
-    return e && steep ? ex_unless_zero(d->p, come, e) : e;
+    return e && (steep || is_steep(d, slope)) ? ex_unless_zero(d->p, come, e) : e;
 }
 
 const Ex *back_come(Derivative *d, const Ex *come, const Ex *slope) {
-    return come_by(d, come, slope, slope && is_steep(d, slope));
+    return come_by(d, come, slope, false);
+}
+
+const Ex *back_come_row(Derivative *d, const Poly *come, const Ex *slope) {
+    bool steep = comes_by_emits(d, come) && may_overflow(slope);
+    return come_by(d, back_scalar(d, come), slope, steep);
 }
 
 Poly back_by(Derivative *d, const Ex *x, int after) {
@@ -167,7 +223,7 @@ Poly back_by(Derivative *d, const Ex *x, int after) {
         bool adds = d->row->reduces.data[m].op == EX_ROWSUM;
         Poly part = adds ? sum_of(d, df) : attained(d, m, df);
         if (df && is_steep(d, df)) {
-            const Ex *come = poly_ex(s, &d->rho[m]);
+            const Ex *come = back_ex(d, &d->rho[m]);
             part =
                 poly_of(s, ex_unless_zero(d->p, come, ex_2(d->p, EX_MUL, come, poly_ex(s, &part))));
         } else {
@@ -185,9 +241,7 @@ Poly back_by_emits(Derivative *d, const Ex *x) {
         const Ex *de = ex_derivative(d->p, d->emit[i], x),
                  *come = ex_sym(d->p, SYM_DEMIT, i, EX_F32);
         if (!de) continue;
-        // The gradient of an emit is 0 where nobody wants it, and the formula may be infinite there: sqrt(rowmin(s)).
-        bool steep = is_steep(d, de) || has_pole(de, d->either);
-        Poly part = poly_of(d->polys, come_by(d, come, de, steep));
+        Poly part = poly_of(d->polys, ex_chain(d->p, come, de));
         sum = poly_plus(d->polys, &sum, &part);
     }
     return sum;
@@ -332,11 +386,7 @@ static Backward *derive(Arena *a, const Stream *s) {
     ClassSet *of_r = classes(d.scratch, row);
     d.polys = polys_new(d.scratch, d.p, of_r);
     d.positive = ARENA_ARRAY(d.scratch, ClassSet, n + 1);
-    d.either = ARENA_ARRAY(d.scratch, ClassSet, n + 1);
-    for (int k = 0; k < n; k++) {
-        d.positive[k] = CL_POS;
-        d.either[k] = of_r[k] & CL_NEG ? CL_FINITE : CL_POS;
-    }
+    for (int k = 0; k < n; k++) d.positive[k] = CL_POS;
     d.weight = simp_open(d.p, row->weight);
     d.modified = simp_open(d.p, row->modified);
     d.output = simp_open(d.p, row->output);

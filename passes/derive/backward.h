@@ -22,7 +22,6 @@ typedef struct Derivative {
     Backward *out;
     Polys *polys;
     ClassSet *positive; // of each reduction
-    ClassSet *either;   // the same, but of those that may be negative
     // The program's formulas, simplified without fma.
     const Ex *weight, *modified, *output;
     const Ex **f, **emit; // what each reduction reduces; emits
@@ -37,13 +36,16 @@ typedef struct Derivative {
 } Derivative;
 
 const Ex *back_row(Derivative *d, BackMade made, const char *name, const Ex *value);
-// A number of the row as few symbols: itself where it is one, or a row scalar.
+// A number of the row; what comes by an emit is 0 where the emit's gradient is, as large as the rest may be.
+const Ex *back_ex(Derivative *d, const Poly *a);
+// The same as few symbols: itself where it is one, or a row scalar.
 const Ex *back_scalar(Derivative *d, const Poly *a);
 // The gradient by x of what the weights and reductions behind `after` are made of, summed up over the keys.
 Poly back_by(Derivative *d, const Ex *x, int after);
 Poly back_by_emits(Derivative *d, const Ex *x);
 // A gradient that comes, times a slope: 0 adds nothing, however steep it is.
 const Ex *back_come(Derivative *d, const Ex *come, const Ex *slope);
+const Ex *back_come_row(Derivative *d, const Poly *come, const Ex *slope); // that of a reduction
 const Ex *back_attains(Derivative *d, int k); // bool: the key attains the extremum
 // The reads of inputs whose gradient is wanted.
 typedef VEC(const Ex *) BackReads;

@@ -84,6 +84,10 @@ static const Ex *weighted(Derivative *d, const Ex *x) {
             g->rest = poly_times(d->polys, &g->rest, &by);
             key = ex_chain(p, ex_f32(p, (float)g->by.term->coef), key);
         }
+        if (g->rest.n && !in) {
+            sum = ex_plus(p, sum, back_come_row(d, &g->rest, key));
+            continue;
+        }
         if (g->rest.n) in = ex_plus(p, in, back_scalar(d, &g->rest));
         if (in) sum = ex_plus(p, sum, ex_chain(p, in, key));
     }
@@ -101,12 +105,12 @@ static const Ex *of_pair(Derivative *d, const Ex *x) {
         const Ex *df = ex_derivative(p, d->f[k], x);
         if (!df) continue;
         if (is_sum(d, k)) {
-            sum = ex_plus(p, sum, back_come(d, back_scalar(d, &d->rho[k]), df));
+            sum = ex_plus(p, sum, back_come_row(d, &d->rho[k], df));
             continue;
         }
         Poly n = poly_of(d->polys, ex_1(p, EX_RCP, d->count[k])),
              share = poly_times(d->polys, &d->rho[k], &n);
-        const Ex *part = back_come(d, back_scalar(d, &share), df);
+        const Ex *part = back_come_row(d, &share, df);
         sum = ex_plus(p, sum, ex_select(p, back_attains(d, k), part, ex_f32(p, 0)));
     }
     return sum && d->weight->nargs ? ex_replace(p, sum, d->weight, ex_symbol(p, SYM_W)) : sum;
@@ -133,7 +137,7 @@ static void of_normalize(Derivative *d, const Ex *at, const Ex *of_modified) {
     if (by_row) emits = poly_plus(s, &emits, &sum);
     emits = poly_reduced(s, &emits);
     add_grad(d, at, BACK_PAIR, ex_plus(d->p, pair, of_modified));
-    if (emits.n) add_grad(d, at, BACK_ROW, poly_ex(s, &emits));
+    if (emits.n) add_grad(d, at, BACK_ROW, back_ex(d, &emits));
 }
 
 // ds times the derivative of the modified score. Where ds is 0 nothing goes through, however steep that is.

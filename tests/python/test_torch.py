@@ -367,6 +367,11 @@ class Gradients(Case):
                 self.agree(attn.Attention(CAUSAL), formula, operands(dtype=dtype, **sizes), tolerance)
         self.agree(attn.Attention(CAUSAL, emit="lse"), formula, operands(sq=33, sk=50))
 
+    def test_emits_that_overflow(self):
+        file = os.path.join(ROOT, "tests/regress/overflowing_emits.attn")
+        q, k, v = operands(d=16, sq=12, sk=20)
+        self.agree(attn.Attention(file), eager, [20 * q, 20 * k, v])
+
     def test_learned_input(self):
         def formula(q, k, v, sink):
             s = eager(q, k, v, causal)[1]
