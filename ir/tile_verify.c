@@ -186,7 +186,8 @@ static bool check_load_ex(Verify *V, const Scope *s, const Ex *e) {
     if (t->rank != e->nargs)
         return verify_fail(V, "%s indexes '%s' with %d of %d indices", s->what, t->name, e->nargs,
                            t->rank);
-    if (t->blocked) return verify_fail(V, "%s looks up '%s', which lies in blocks", s->what, t->name);
+    if (t->blocked)
+        return verify_fail(V, "%s looks up '%s', which lies in blocks", s->what, t->name);
     return e->type == dtype_reads(t->dtype) ||
            verify_fail(V, "%s reads '%s' as %s", s->what, t->name, ex_type_name(e->type));
 }

@@ -19,7 +19,7 @@ static pthread_mutex_t renewing = PTHREAD_MUTEX_INITIALIZER;
 static unsigned long forks; // that this process is behind
 
 struct RtPool {
-    unsigned long since; // how many forks there were when its threads began
+    unsigned long since;  // how many forks there were when its threads began
     pthread_mutex_t turn; // held through a job
     pthread_mutex_t lock; // of what follows
     pthread_cond_t wake, done;
@@ -77,8 +77,7 @@ static attn_status begin(RtPool *p, attn_error *error) {
     p->since = forks;
     p->places = 0, p->busy = 0, p->threads = 0, p->quit = false;
     pthread_attr_setstacksize(&attr, STACK_BYTES);
-    while (p->threads < p->wanted &&
-           pthread_create(&p->thread[p->threads], &attr, work, p) == 0)
+    while (p->threads < p->wanted && pthread_create(&p->thread[p->threads], &attr, work, p) == 0)
         p->threads++;
     pthread_attr_destroy(&attr);
     if (p->threads == p->wanted) return ATTN_OK;

@@ -358,8 +358,8 @@ static int find_extremum_of_s(Derive *d) {
 static int find_sum_of_powers(Derive *d) {
     for (int i = 0; i < d->out->states.n; i++) {
         const StreamState *st = &d->out->states.data[i];
-        const Ex *x = st->op == EX_ROWSUM && st->shift < 0 && st->scale < 0 ? pass_exponent(st->elem)
-                                                                            : NULL;
+        const Ex *x =
+            st->op == EX_ROWSUM && st->shift < 0 && st->scale < 0 ? pass_exponent(st->elem) : NULL;
         if (x && row_within(d->row, x, 126)) return i;
     }
     return -1;

@@ -68,7 +68,8 @@ bool sm90_can_apart(const TileProgram *p, const TileKernel *k);
 bool sm90_bind_apart(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags);
 void sm90_add_pairs(TileProgram *p, int kernel); // for launches whose tiles of rows go in pairs
 void sm90_assign_apart(Sm90 *s);
-void sm90_run_ahead(Sm90 *s); // of one whose operations have roles: scores a step ahead. sm90_ahead.c
+void sm90_run_ahead(
+    Sm90 *s); // of one whose operations have roles: scores a step ahead. sm90_ahead.c
 // Of a kernel in roles: outputs leave through a shared buffer, where there is room for one.
 void sm90_stores(Sm90 *s);
 

@@ -67,7 +67,14 @@ static void merge_scale(Build *b, Merge *m, int scale) {
         m->side[i].r[scale] = build_ratio(b, scale, m->new, m->side[i].state);
 }
 
-// A state (-1: the accumulator) of all sides, each times its factor where there is a shift or a scale, joined by op.
+// A state of one side (-1: the accumulator), times its factor.
+static const Ex *weighted(Build *b, const Side *s, int state, TileValue *by) {
+    const Ex *x = build_of(b, state < 0 ? s->acc : s->state[state]);
+    for (int n = 0; by && n < (b->far ? 2 : 1); n++) x = ex_2(b->pool, EX_MUL, x, build_of(b, by));
+    return x;
+}
+
+// A state of all sides, each times its factor where there is a shift or a scale, joined by op.
 static TileValue *merged(Build *b, Merge *m, const char *name, ExOp op, int shift, int scale,
                          int columns, int state) {
     TileValue *by[1 + TOGETHER];
@@ -76,14 +83,9 @@ static TileValue *merged(Build *b, Merge *m, const char *name, ExOp op, int shif
     for (int i = 0; i < m->n; i++)
         by[i] = build_product(b, shift < 0 ? NULL : m->side[i].c[shift],
                               scale < 0 ? NULL : m->side[i].r[scale]);
-    const Ex *all = NULL;
-    for (int i = 0; i < m->n; i++) {
-        const Side *s = &m->side[i];
-        const Ex *x = build_of(b, state < 0 ? s->acc : s->state[state]);
-        for (int n = 0; by[i] && n < (b->far ? 2 : 1); n++)
-            x = ex_2(b->pool, EX_MUL, x, build_of(b, by[i]));
-        all = all ? ex_2(b->pool, op, all, x) : x;
-    }
+    const Ex *all = weighted(b, &m->side[0], state, by[0]);
+    for (int i = 1; i < m->n; i++)
+        all = ex_2(b->pool, op, all, weighted(b, &m->side[i], state, by[i]));
     return build_map(b, name, DT_F32, AX_M, columns, all);
 }
 
