@@ -88,8 +88,14 @@ kinds() {
     done
 }
 
-# Of a recurrence of the library: inputs whose states stay small.
+# Of a recurrence of the library: inputs whose states stay small; with a second argument, whose states last longer than a segment.
 inputs_of() {
+    case $2$1 in
+    lasting*mamba2*) echo --in dt=0.0..0.5 --in A=-0.02..0.0 && return ;;
+    lasting*kda* | lasting*gated_deltanet*) echo --in log_decay=-0.01..0.0 --in beta=0.0..1.0 && return ;;
+    lasting*gla* | lasting*rwkv6* | lasting*hgrn2*) echo --in log_decay=-0.01..0.0 && return ;;
+    lasting*rwkv7*) echo --in log_decay=-0.01..0.0 --in a=-0.1..0.1 --in b_=-0.1..0.1 && return ;;
+    esac
     case $1 in
     *gla* | *rwkv6* | *hgrn2*) echo --in log_decay=-0.5..0.0 ;;
     *kda* | *gated_deltanet*) echo --in log_decay=-0.5..0.0 --in beta=0.0..1.0 ;;
@@ -128,6 +134,8 @@ while read -r file; do
             echo "$file 6 --target=$target --dtype=$dtype $(inputs_of "$file") $chunks"
             if grep -qxF "takes fwd,bwd $target $dtype $file" "$work/asked"; then
                 echo "$file 6 --phase=fwd,bwd --target=$target --dtype=$dtype $(inputs_of "$file") $chunks"
+                # In segments, from sequences and heads that are too few for a device.
+                echo "$file 1 --phase=fwd,bwd --target=$target --dtype=$dtype $(inputs_of "$file" lasting) --shape=H=2,S=2048"
             fi
             echo "$file 2 --layout=ragged --target=$target --dtype=$dtype $(inputs_of "$file") $packed"
         done
