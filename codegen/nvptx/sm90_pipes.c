@@ -7,8 +7,6 @@
 // registers. A vector that is filled behind a tile has that one's stages and barriers (sm90_frame.c).
 #include "codegen/nvptx/sm90.h"
 
-#include "runtime/abi.h"
-
 #include <assert.h>
 
 static Val get(Cg *cg, Val variable) { return cg_load(cg, cg->i32, variable); }
@@ -51,30 +49,6 @@ static const Nv90Pipe *leader_of(Cg *cg, const Nv90Pipe *p) {
 
 static Val stage_address(Cg *cg, const Nv90Pipe *p, Val stage) {
     return cg_add(cg, nv90_shared(cg, p->data), cg_times(cg, stage, p->tile.bytes));
-}
-
-int nv90_ends(const Cg *cg, const TileOp *op) {
-    int last = cg->p->tensors.data[op->tensor].rank - 1;
-    for (int d = 0; d < last; d++)
-        if (op->each[d]) return 1 + d;
-    return 0;
-}
-
-// Numbers of rows, along the tensor's last dimension, are not cut: nobody reads those behind the last.
-Val nv90_run(Cg *cg, const TileOp *op, int d, Val *end) {
-    int axis = op->coord[d].axis;
-    const Ex *from = tile_run_from(cg->p->pool, op, d), *size = cg->k->axes[axis].size;
-    Val first = cg_uniform(cg, from), row = cg_element_begin(cg, op, axis);
-    if (nv90_ends(cg, op) != 1 + d) return cg_add(cg, first, row);
-    Val count = cg_uniform(cg, size);
-    *end = cg_add(cg, first, count);
-    return cg_add(cg, cg_sub(cg, cg_i32(cg, ABI_ENDS), count), row);
-}
-
-int nv90_cut(Cg *cg, Val *at, int rank, Val end) {
-    for (int d = rank; d-- > 0;) at[d + ABI_ENDS_RANK] = at[d];
-    at[0] = cg_i32(cg, ABI_ENDS), at[1] = end;
-    return rank + ABI_ENDS_RANK;
 }
 
 typedef struct Copy { // of a tile, all that it takes

@@ -58,7 +58,8 @@ const Ex *back_ex(Derivative *d, const Poly *a) {
     for (int k = 0; k < d->row->emits.n; k++) {
         Poly of = {0}, other = {0};
         for (int i = 0; i < rest.n; i++) {
-            Poly one = {1, &rest.term[i]}, *to = comes_by(one.term, k) && one.term->n > 1 ? &of : &other;
+            Poly one = {1, &rest.term[i]},
+                 *to = comes_by(one.term, k) && one.term->n > 1 ? &of : &other;
             *to = poly_plus(d->polys, to, &one);
         }
         if (!of.n) continue;
