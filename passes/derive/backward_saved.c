@@ -11,6 +11,7 @@
 #include "passes/derive/backward.h"
 
 #include "passes/derive/magnitude.h"
+#include "passes/derive/powers.h"
 #include "passes/derive/tame.h"
 #include "passes/simplify/rules.h"
 #include "passes/simplify/simplify.h"
@@ -77,6 +78,19 @@ static void for_formulas(Saving *v, void (*fn)(void *, const Ex *)) {
     ex_visit(b->d_o, fn, v);
     for (int i = 0; i < b->products.n; i++) ex_visit(b->products.data[i].d, fn, v);
     for (int i = 0; i < b->grads.n; i++) ex_visit(b->grads.data[i].value, fn, v);
+}
+
+// Exponentials of pairs are the forward's own numbers.
+static const Ex *streamed(Saving *v, const Ex *e) {
+    return pass_stream_powers(v->d->polys, v->s, v->s->nsweeps, e);
+}
+
+static void find_powers(Saving *v) {
+    Backward *b = v->d->out;
+    b->ds = streamed(v, b->ds);
+    for (int i = 0; i < b->products.n; i++) b->products.data[i].d = streamed(v, b->products.data[i].d);
+    for (int i = 0; i < b->grads.n; i++) b->grads.data[i].value = streamed(v, b->grads.data[i].value);
+    for (int i = 0; i < b->rows.n; i++) b->rows.data[i].value = streamed(v, b->rows.data[i].value);
 }
 
 static void find_live(Saving *v) {
@@ -242,6 +256,7 @@ void back_saved(Derivative *d) {
     Saving v = {.d = d, .s = b->s};
     v.live = ARENA_ARRAY(d->scratch, bool, b->rows.n + 1);
     v.place = ARENA_ARRAY(d->scratch, int, b->rows.n + 1);
+    find_powers(&v);
     find_live(&v);
     b->found = ARENA_ARRAY(d->arena, bool, d->row->reduces.n + 1);
     for (int k = 0; k < d->row->reduces.n; k++)

@@ -280,17 +280,17 @@ static const struct {
      4, 5, 0, "(w * fma(dw, row5, row6))"},
     {"m = rowmax s; l = rowsum exp((s - m)); m2 = rowmax (2.0 * s); l2 = rowsum exp(((2.0 * s) - "
      "m2)); w = ((exp((s - m)) / l) - (0.5 * (exp(((2.0 * s) - m2)) / l2)))",
-     4, 8, 6, NULL},
+     6, 8, 6, NULL},
     {"m = rowmax s; l = rowsum exp((s - m)); w = pow((exp((s - m)) / l), 2.0)", 3, 2, 0, NULL},
     {"m = rowmax s; l = rowsum exp((s - m)); w = sqrt((exp((s - m)) / l))", 3, 2, 0, NULL},
-    {"m = rowmax s; l = rowsum exp((s - m)); w = ((exp((s - m)) / l) * s)", 3, 2, 0, NULL},
+    {"m = rowmax s; l = rowsum exp((s - m)); w = ((exp((s - m)) / l) * s)", 2, 2, 0, NULL},
     {"m = rowmax s; l = rowsum exp((s - max(m, sink))); w = ((exp((s - max(m, sink))) + exp((sink "
      "- max(m, sink)))) / (l + 1.0))",
      3, 5, 2, NULL},
     {"m = rowmax s; l = rowsum exp((s - max(m, sink))); w = (max(exp((s - max(m, sink))), "
      "exp((sink - max(m, sink)))) / (l + 1.0))",
      3, 5, 2, NULL},
-    {"m = rowmax s; l = rowsum exp((s - m)); w = ((exp((s - m)) + exp((sink - m))) / (l + 1.0))", 2,
+    {"m = rowmax s; l = rowsum exp((s - m)); w = ((exp((s - m)) + exp((sink - m))) / (l + 1.0))", 3,
      4, 1, NULL},
     {"m = rowmin s; w = exp((exp(m) - s))", 1, 3, 1, NULL},
     {"m = rowmax s; w = exp((s + m))", 1, 3, 1, NULL},
