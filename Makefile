@@ -135,7 +135,7 @@ $(BUILD)/template.inc: $(wildcard tools/template/*)
 # ---- the compiler in a browser: what needs neither LLVM nor files, as WebAssembly (tools/playground/wasm.js runs it). The stack is for
 # formulas and calls as deep as the language allows.
 WASM_CC = $(eval WASM_CC := $$(or $$(shell tests/tools.sh clang),false))$(WASM_CC)
-WASM_TOOLS := library maskmap signature tensor draw
+WASM_TOOLS := library maskmap signature decay tensor draw
 WASM_C := $(wildcard ir/*.c frontend/*.c passes/*.c passes/*/*.c tools/service/*.c) $(WASM_TOOLS:%=tools/%.c) tools/playground/wasm.c
 WASM_O := $(WASM_C:%.c=$(BUILD)/wasm/%.o) $(addprefix $(BUILD)/wasm/,frontend/lex.o frontend/gram.o cJSON.o)
 WASM_FLAGS := --target=wasm32-wasi -std=c11 -O2 -ffunction-sections -fdata-sections -D_GNU_SOURCE -DVERSION='"$(VERSION)"' \

@@ -381,10 +381,8 @@ static Status make(Bind *c, int arg) {
         batch_fill(c->sig, c->b->size, g, t, c->o->seed);
     else if (g->optional && (c->o->verb != VERB_CHECK || g->role != ARG_GRAD_IN))
         memset(t->data, 0, (size_t)t->count * (size_t)dtype_bytes(g->dtype));
-    else if (c->o->verb == VERB_BENCH || c->o->verb == VERB_TUNE)
-        tensor_normal_repeated(t, c->o->seed, g->name);
     else
-        tensor_normal(t, c->o->seed, g->name);
+        draw_default(g, t, c->o->seed, c->o->verb == VERB_BENCH || c->o->verb == VERB_TUNE);
     c->b->unnamed[arg] = g->role == ARG_INPUT && !g->optional && !c->draw[arg].kind;
     return STATUS_DONE;
 }

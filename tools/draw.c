@@ -74,6 +74,12 @@ const char *draw_read(Draw *d, Arena *a, const SigArg *g, const char *text) {
     return d->probability >= 0 && d->probability <= 1 ? NULL : "a probability is from 0 to 1";
 }
 
+void draw_default(const SigArg *g, Tensor *t, uint64_t seed, bool repeated) {
+    (repeated ? tensor_normal_repeated : tensor_normal)(t, seed, g->name);
+    for (int64_t i = 0; g->sign && i < t->count; i++)
+        tensor_set(t, i, g->sign * fabs(tensor_get(t, i)));
+}
+
 void draw_fill(const Draw *d, Tensor *t, uint64_t seed, const char *name) {
     for (int64_t i = 0; i < t->count; i++) {
         double u = d->kind == DRAW_LIST ? 0 : tensor_uniform(seed, name, i), x = 0;

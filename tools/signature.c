@@ -1,5 +1,6 @@
 // signature.c: see signature.h.
 #include "signature.h"
+#include "decay.h"
 #include "frontend/names.h"
 #include "frontend/reference_batch.h"
 #include <string.h>
@@ -64,6 +65,12 @@ static void attention(Arena *a, Signature *s, const Variant *v, Dtype t) {
         add(a, s, v->emits.data[i].name, ARG_OUTPUT, DT_F32, 3, row);
         s->args.data[s->args.n - 1].of_rows = true;
     }
+}
+
+static void set_signs(Arena *a, Signature *s, const Variant *v) {
+    int *sign = ARENA_ARRAY(a, int, v->inputs.n);
+    decay_signs(a, v, sign);
+    for (int i = 0; i < v->inputs.n; i++) s->args.data[sig_operands(s) + i].sign = sign[i];
 }
 
 // ---- other layouts
@@ -165,6 +172,7 @@ Signature *sig_of_batch(Arena *a, const Variant *v, Dtype dtype, BatchLayout bat
     batch_sizes(a, s, v);
     if (s->recurrence) {
         batch_recurrence(a, s, v, dtype);
+        set_signs(a, s, v);
         return s;
     }
     add_rows(a, s, "q", ARG_QKV, dtype, SIZE_HQ, v->D);
@@ -191,6 +199,7 @@ Signature *sig_of_variant(Arena *a, const Variant *v, Dtype dtype) {
         recurrence(a, s, v, dtype);
     else
         attention(a, s, v, dtype);
+    set_signs(a, s, v);
     return s;
 }
 

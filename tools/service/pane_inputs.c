@@ -108,7 +108,7 @@ static bool fill_array(Pane *p, const SigArg *g, Tensor *t, const cJSON *array) 
 static bool fill(Pane *p, const SigArg *g, Tensor *t, const cJSON *item) {
     Draw d;
     double v;
-    if (!item || cJSON_IsNull(item)) return tensor_normal(t, pane_seed(p), g->name), true;
+    if (!item || cJSON_IsNull(item)) return draw_default(g, t, pane_seed(p), false), true;
     if (cJSON_IsArray(item)) return fill_array(p, g, t, item);
     if (pane_is_number(item, &v)) {
         for (int64_t i = 0; i < t->count; i++) tensor_set(t, i, v);
