@@ -394,15 +394,17 @@ static const Ex *defined(void *ctx, ExPool *x, const Ex *e) {
     return own ? ex_map(x, p->sizes.data[e->index].def, defined, ctx) : e;
 }
 
-// Blocks have tiles of all sequences, one after the other: where a sequence's rows begin a tile of them says.
+// Blocks have tiles of all sequences, one after the other: where a sequence's rows begin an access to a tile of them says.
 void sm90_pack(TileProgram *p, TileKernel *k) {
     ExPool *x = p->pool;
-    const TileOp *load = tile_next(&k->body, NULL);
+    const TileOp *op = tile_next(&k->body, NULL);
     const Ex *from = NULL, *all = NULL, *batch = ex_sym(x, SYM_SIZE, SIZE_B, EX_I32);
-    for (; load && !from; load = tile_next(&k->body, load))
-        for (int d = 0; load->kind == TILE_LOAD && d < p->tensors.data[load->tensor].rank; d++)
-            if (load->coord[d].axis == tile_grid_axis(k) && (from = tile_run_from(x, load, d)))
-                all = p->tensors.data[load->tensor].extent[d];
+    for (; op && !from; op = tile_next(&k->body, op)) {
+        bool access = op->kind == TILE_LOAD || op->kind == TILE_STORE;
+        for (int d = 0; access && !from && d < p->tensors.data[op->tensor].rank; d++)
+            if (op->coord[d].axis == tile_grid_axis(k) && (from = tile_run_from(x, op, d)))
+                all = p->tensors.data[op->tensor].extent[d];
+    }
     TileGrid *g = &k->grid[tile_grid_rows(k)];
     const Ex *tiles = ex_2(x, EX_DIV, all, ex_i32(x, k->axes[g->axis].extent));
     k->grid[0].count = ex_2(x, EX_MIN, batch, ex_i32(x, 1));
@@ -450,6 +452,22 @@ static TileProgram others(TileProgram *p, bool (*is_own)(const TileProgram *, co
     return q;
 }
 
+// Of a batch: whether the last kernel is that of long sequences, which nothing is gained by without roles.
+static bool is_long(TileProgram *p, const TileKernel *k) {
+    int size = p->split.long_queries;
+    const Ex *queries = ex_sym(p->pool, SYM_SIZE, size, EX_I32);
+    return size && k->axes[tile_grid_axis(k)].size == queries;
+}
+
+static void drop_long(TileProgram *p) {
+    TileSize *many = &p->sizes.data[p->split.many_queries];
+    int last = --p->kernels.n, left = 0;
+    for (int i = 0; i < p->plans.n; i++)
+        if (p->plans.data[i].kernels.data[0] != last) p->plans.data[left++] = p->plans.data[i];
+    p->plans.n = left;
+    many->def = ex_sym(p->pool, SYM_SIZE, SIZE_SQ, EX_I32);
+}
+
 bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
@@ -462,6 +480,7 @@ bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
         apart &= whole || pairs;
         if (wide && !(apart ? sm90_bind_apart : sm90_bind_wide)(p, k, o, diags)) return false;
         if (apart) make_clusters(p, k, k->schedule.knobs);
+        if (!roles && is_long(p, k)) drop_long(p);
         if (!roles) continue;
         k->schedule = (TileSchedule){.lane_axis = -1, .min_blocks = 1};
         if (!pass_tile_columns(p, k, MAX_COLUMNS, PANEL, diags)) return false;

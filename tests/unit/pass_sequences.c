@@ -133,6 +133,33 @@ TEST(long_sequences_have_a_kernel_of_their_own) {
     }
 }
 
+// Scores without q: what is stored says where a sequence's rows begin.
+TEST(long_sequences_need_no_q) {
+    Arena *a = arena_new();
+    Stream *s = pu_stream(a, "tests/regress/level_scores.attn", NULL, 64, NULL);
+    PassOptions o = {.dtype = DT_BF16, .batch = BATCH_RAGGED, .split = true};
+    o.target = *target_get(TARGET_SM90A);
+    const TileProgram *p = finished(a, s, &o);
+    const TileKernel *k = p->kernels.data[p->kernels.n - 1];
+    ck_assert(k->schedule.persist && k->grid[2].packed);
+    arena_free(a);
+}
+
+// Where the variant rules roles out, there is no such kernel.
+TEST(long_bodies_have_no_kernel_of_long_sequences) {
+    Arena *a = arena_new();
+    Stream *s = pu_stream(a, "tests/regress/long_body.attn", NULL, 64, NULL);
+    PassOptions o = {.dtype = DT_BF16, .batch = BATCH_RAGGED, .split = true};
+    o.target = *target_get(TARGET_SM90A);
+    TileProgram *p = finished(a, s, &o);
+    for (int i = 0; i < p->kernels.n; i++)
+        ck_assert(!strstr(p->kernels.data[i]->name, "long_body_long"));
+    for (int i = 0; i < p->plans.n; i++)
+        for (int j = 0; j < p->plans.data[i].kernels.n; j++)
+            ck_assert_int_lt(p->plans.data[i].kernels.data[j], p->kernels.n);
+    arena_free(a);
+}
+
 static int own_of(const TileProgram *p, const char *name) {
     for (int i = 0; i < p->sizes.n; i++)
         if (!strcmp(p->sizes.data[i].name, name)) return i;
