@@ -122,8 +122,9 @@ TEST(who_needs_none) {
         {"modify(s) = min(s, 40); normalize(s) = softmax(s);", true},
         {"input cap: f32; modify(s) = cap * tanh(s); normalize(s) = softmax(s);", true},
         {"modify(s) = 50 * tanh(s); " SOFTMAX "emit m = m; return e / l; }", true},
-        {"input sink: f32[H]; modify(s) = 50 * tanh(s); normalize(s, b, h) { let m = max(rowmax(s), sink[h]); "
-         "let e = exp(s - m); return e / (rowsum(e) + exp(sink[h] - m)); }",
+        {"input sink: f32[H]; modify(s) = 50 * tanh(s); normalize(s, b, h) { "
+         "let m = max(rowmax(s), sink[h]); let e = exp(s - m); return e / (rowsum(e) + exp(sink[h] "
+         "- m)); }",
          true},
         {"modify(s) = 50 * tanh(s); " SOFTMAX "return e / (l + 1); }", true},
         {"modify(s) = 50 * tanh(s); " SOFTMAX "emit x = rowsum(e * s); return e / l; }", true},
