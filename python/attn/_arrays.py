@@ -53,15 +53,21 @@ def _torch_name(dtype):
     return str(dtype).partition(".")[2]
 
 
-def _view_torch(x, what, wanted):
+@functools.cache
+def _torch_device(device):
     kinds = {"cpu": rt.CPU, "cuda": rt.HIP if sys.modules["torch"].version.hip else rt.CUDA}
-    if x.device.type not in kinds:
+    return (kinds[device.type], device.index or 0) if device.type in kinds else None
+
+
+def _view_torch(x, what, wanted):
+    device = _torch_device(x.device)
+    if device is None:
         raise TypeError(f"{what}: tensors on {x.device.type} are not supported")
     if str(x.layout) != "torch.strided":
         raise TypeError(f"{what}: tensors of layout {x.layout} are not supported")
     if x.is_neg():
         raise TypeError(f"{what}: its memory holds the numbers without their sign: pass {what}.resolve_neg()")
-    return View(x.data_ptr(), _number(_torch_name(x.dtype), what, wanted), x.shape, x.stride(), (kinds[x.device.type], x.device.index or 0), x)
+    return View(x.data_ptr(), _number(_torch_name(x.dtype), what, wanted), x.shape, x.stride(), device, x)
 
 
 def _strides(shape, strides, item):

@@ -117,6 +117,7 @@ def _declared(spec: str) -> str:
     return _read_declared(spec)
 
 
+@functools.lru_cache(maxsize=None)
 def _target(device: torch.device) -> str:
     if device.type == "cpu":
         return "host"
@@ -142,23 +143,28 @@ def _launch(kernel: Kernel, made: Sequence[str], given: Dict[str, Any], out: Opt
     return list(found) if isinstance(found, tuple) else [found]
 
 
+def _unit(x: torch.Tensor) -> int:
+    """Rows begin at multiples of so many elements."""
+    return 1 if x.is_cpu else 16 // x.element_size()
+
+
 def _room(like: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """A new tensor whose rows begin where a kernel may find them: on GPUs at multiples of 16 bytes."""
-    unit = 1 if like.device.type == "cpu" else 16 // like.element_size()
+    unit = _unit(like)
     wide = (shape[-1] + unit - 1) // unit * unit
     return like.new_empty((*shape[:-1], wide))[..., : shape[-1]] if wide != shape[-1] else like.new_empty(shape)
 
 
 def _laid(x: torch.Tensor) -> bool:
     """Whether rows lie as a kernel wants them."""
-    unit = 1 if x.device.type == "cpu" else 16 // x.element_size()
-    return (x.shape[-1] <= 1 or x.stride(-1) == 1) and all(n <= 1 or s % unit == 0 for n, s in zip(x.shape[:-1], x.stride()))
+    unit = _unit(x)
+    return (x.shape[-1] <= 1 or x.stride(-1) == 1) and (unit == 1 or all(n <= 1 or s % unit == 0 for n, s in zip(x.shape[:-1], x.stride())))
 
 
 def _placed(x: torch.Tensor) -> torch.Tensor:
     """x as it lies, or a copy where a kernel cannot take that."""
     x = x.resolve_neg()
-    if _laid(x) and (x.device.type == "cpu" or x.data_ptr() % 16 == 0):
+    if _laid(x) and (x.is_cpu or x.data_ptr() % 16 == 0):
         return x
     return _room(x, x.shape).copy_(x)
 
@@ -225,8 +231,9 @@ def _shapes(tensors: List[torch.Tensor], scalars: List[float], names: str, spec:
     return _rows_of(_of_tensors(spec, tensors, names), tensors, len(_emits(spec)))
 
 
-def _emits(spec: str) -> List[str]:
-    return json.loads(spec)["emit"]
+@functools.lru_cache(maxsize=None)
+def _emits(spec: str) -> Sequence[str]:
+    return tuple(json.loads(spec)["emit"])
 
 
 @_constant
@@ -314,7 +321,7 @@ def _gradients(ctx, come: Sequence[Optional[torch.Tensor]]) -> List[Optional[tor
     there = [(n, d) for n, d in zip(["o", *_emits(spec)], come) if d is not None]
     learned = _learned(_of_tensors(spec, tensors, names, "fwd,bwd"), tensors, names)
     which = ",".join(n for n, _ in there)
-    found = dict(zip(learned, _backward_operator(tensors, kept, [d for _, d in there], which, scalars, names, spec, size)))
+    found = dict(zip(learned, _through(_backward_operator, tensors, kept, [d for _, d in there], which, scalars, names, spec, size)))
     return [found.get("d" + n) for n, _ in zip(names.split(","), tensors)]
 
 
@@ -350,13 +357,26 @@ def _operators(names, functions, shapes, gradients, keep):
     return made
 
 
+_functions = _run, lambda tensors, *call: _Attend.apply(*call, *tensors), _backward
 _operator, _forward_operator, _backward_operator = _operators(
     ["attention", "forward", "backward"],
     [_run, _forward, _backward],
     [_shapes, _forward_shapes, _backward_shapes],
     _list_gradients,
     _keep,
-) or (_run, lambda tensors, *call: _Attend.apply(*call, *tensors), _backward)
+) or _functions
+_function_of = dict(zip((_operator, _forward_operator, _backward_operator), _functions))
+
+# Who sees operators: torch.jit.trace, modes, profilers.
+_WATCHES = [getattr(torch._C, f, lambda: 0) for f in ("_get_tracing_state", "_len_torch_dispatch_stack", "_len_torch_function_stack")]
+_WATCHES.append(getattr(torch.autograd, "_profiler_enabled", lambda: False))
+
+
+def _through(operator: Any, tensors: List[torch.Tensor], *call: Any) -> List[torch.Tensor]:
+    """The operator, or its function where nobody sees which: to dispatch an operator takes longer than a small kernel."""
+    watched = _compiling() or any(f() for f in _WATCHES) or any(type(x) not in (torch.Tensor, torch.nn.Parameter) or x.is_meta for x in tensors)
+    found: List[torch.Tensor] = (operator if watched else _function_of[operator])(tensors, *call)
+    return found
 
 
 # ---- arguments
@@ -537,7 +557,7 @@ def _attend(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dic
 
 def _called(spec: str, arrays: Dict[str, Any], scalars: Dict[str, float], wants: bool, size: Optional[int]) -> Outputs:
     call = list(arrays.values()), list(scalars.values()), ",".join([*arrays, *scalars]), spec, size
-    return _asked(spec, (_forward_operator if wants else _operator)(*call))
+    return _asked(spec, _through(_forward_operator if wants else _operator, *call))
 
 
 def _asked(spec: str, found: Sequence[torch.Tensor]) -> Outputs:

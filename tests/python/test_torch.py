@@ -15,6 +15,7 @@ import unittest.mock
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -624,6 +625,31 @@ class Operator(Case):
         module = attn.Attention(BIASED, entry="biased", emit="lse")
         tensors = [q, k, v, torch.randn(4, 7), torch.randn(3).bfloat16()]
         torch.library.opcheck(_torch._operator, (tensors, [1.5], "q,k,v,bias,table,cap", module.spec, None))
+
+    def test_watched(self):
+        """Who looks sees the operators, who does not gets the same without them."""
+        module, tensors, seen, made = attn.Attention(CAUSAL), operands(), set(), []
+
+        class Mode(TorchDispatchMode):
+            def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+                seen.add(str(function))
+                return function(*args, **(kwargs or {}))
+
+        def step():
+            given = [x.clone().requires_grad_() for x in tensors]
+            module(*given).square().sum().backward()
+            made.append([module(*tensors), *[x.grad for x in given]])
+
+        step()
+        with Mode():
+            step()
+        with torch.autograd.profiler.profile() as profile:
+            step()
+        names = "attention", "forward", "backward"
+        self.assertLessEqual({f"attn.{n}.default" for n in names}, seen)
+        self.assertLessEqual({f"attn::{n}" for n in names}, {e.name for e in profile.function_events})
+        for other in made[1:]:
+            self.assertTrue(all(map(torch.equal, made[0], other)))
 
     def test_compile(self):
         module = attn.Attention(CAUSAL)
