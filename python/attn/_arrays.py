@@ -79,8 +79,14 @@ def _strides(shape, strides, item):
     return tuple(s // item for s in strides)
 
 
+@functools.lru_cache
+def _name(dtype):
+    """NumPy puts the name together each time that it is asked for."""
+    return getattr(dtype, "name", None)
+
+
 def _view_interface(x, a, device, what, wanted):
-    name = getattr(getattr(x, "dtype", None), "name", None)  # ml_dtypes: the type string says only "two bytes"
+    name = _name(getattr(x, "dtype", None))  # ml_dtypes: the type string says only "two bytes"
     if a["typestr"][0] == ">":  # such a type has the name of the native one
         raise TypeError(f"{what}: elements of type {a['typestr']} are big-endian: pass little-endian ones (astype)")
     if name not in _NAMES and a["typestr"][0] in "<|" and a["typestr"][1:] in _TYPESTR:
@@ -216,7 +222,7 @@ def empty(like, dtype, shape):
     if hasattr(like, "__array_interface__"):
         import numpy
 
-        return numpy.empty(shape, dtype=like.dtype if name == getattr(like.dtype, "name", "") else name)
+        return numpy.empty(shape, dtype=like.dtype if name == _name(like.dtype) else name)
     raise TypeError(f"outputs cannot be allocated like a {type(like).__name__}: pass them with out=")
 
 
