@@ -18,6 +18,7 @@
 #include "passes/derive/fixed_shift.h"
 #include "passes/derive/magnitude.h"
 #include "passes/derive/normal_form.h"
+#include "passes/derive/powers.h"
 #include "passes/derive/tame.h"
 #include "passes/derive/unscale.h"
 #include "passes/simplify/rules.h"
@@ -534,6 +535,17 @@ static void put_places(Stream *s, const RowProgram *row) {
     put_at(p, s->factor, row->weight->span);
 }
 
+// Exponentials that a sweep has again are those of the sums before it.
+static void share_powers(Derive *d) {
+    Stream *s = d->out;
+    Polys *polys = polys_new(d->scratch, d->p, d->full);
+    for (int i = 0; i < s->states.n; i++) {
+        StreamState *st = &s->states.data[i];
+        st->elem = ex_simplify(d->p, pass_stream_powers(polys, s, st->sweep, st->elem));
+    }
+    s->elem = ex_simplify(d->p, pass_stream_powers(polys, s, s->nsweeps - 1, s->elem));
+}
+
 static Stream *derive_row(Arena *a, const RowProgram *written, Diags *diags, bool narrows,
                           bool counts) {
     const Ex *scaled;
@@ -572,6 +584,7 @@ static Stream *derive_row(Arena *a, const RowProgram *written, Diags *diags, boo
     derive_weight(&d);
     derive_emits(&d);
     pass_exact_shifts(d.scratch, d.out, narrows);
+    if (d.out->nsweeps > 1) share_powers(&d);
     put_places(d.out, row);
     arena_free(d.scratch);
     return d.out;
