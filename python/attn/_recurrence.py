@@ -85,7 +85,7 @@ def _gradients(ctx: Any, come: Sequence[Optional[torch.Tensor]]) -> List[Optiona
     tensors = list(ctx.saved_tensors)
     there = [(n, d) for n, d in zip(["o", *_torch._emits(spec)], come) if d is not None]
     learned = _learned(spec, tensors, names)
-    made = _backward_operator(tensors, [d for _, d in there], ",".join(n for n, _ in there), scalars, names, spec)
+    made = _torch._through(_backward_operator, tensors, [d for _, d in there], ",".join(n for n, _ in there), scalars, names, spec)
     found = dict(zip(learned, made))
     return [found.get("d" + n) for n, _ in zip(names.split(","), tensors)]
 
@@ -107,14 +107,15 @@ def _list_gradients(ctx: Any, come: Any) -> Any:
     return _gradients(ctx, come), None if ctx.call[0] else [], None, None
 
 
-_operator: Any = lambda tensors, *call: _Recur.apply(*call, *tensors)  # noqa: E731
-_backward_operator: Any = _backward
+_functions: Any = lambda tensors, *call: _Recur.apply(*call, *tensors), _backward
+_operator, _backward_operator = _functions
 if hasattr(torch.library, "custom_op"):  # PyTorch 2.4
     _operator = torch.library.custom_op("attn::recurrence", _run, mutates_args=())
     _backward_operator = torch.library.custom_op("attn::recurrence_backward", _backward, mutates_args=())
     _operator.register_fake(_shapes)
     _backward_operator.register_fake(_backward_shapes)
     _operator.register_autograd(_list_gradients, setup_context=_keep)
+_torch._function_of.update(zip((_operator, _backward_operator), _functions))
 
 
 # ---- arguments
@@ -179,7 +180,7 @@ def _recur_over(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], state0
         first, _, last = given["q"], given["k"], given["v"]
         _has_backward(spec, int(first.shape[-1]), int(last.shape[-1]), _ELEMENTS[first.dtype], _torch._target(first.device))
     if spread is None:
-        found = _operator(list(given.values()), list(scalars.values()), ",".join([*given, *scalars]), spec)
+        found = _torch._through(_operator, list(given.values()), list(scalars.values()), ",".join([*given, *scalars]), spec)
     else:
         from . import _ranks
 
