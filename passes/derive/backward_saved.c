@@ -88,8 +88,10 @@ static const Ex *streamed(Saving *v, const Ex *e) {
 static void find_powers(Saving *v) {
     Backward *b = v->d->out;
     b->ds = streamed(v, b->ds);
-    for (int i = 0; i < b->products.n; i++) b->products.data[i].d = streamed(v, b->products.data[i].d);
-    for (int i = 0; i < b->grads.n; i++) b->grads.data[i].value = streamed(v, b->grads.data[i].value);
+    for (int i = 0; i < b->products.n; i++)
+        b->products.data[i].d = streamed(v, b->products.data[i].d);
+    for (int i = 0; i < b->grads.n; i++)
+        b->grads.data[i].value = streamed(v, b->grads.data[i].value);
     for (int i = 0; i < b->rows.n; i++) b->rows.data[i].value = streamed(v, b->rows.data[i].value);
 }
 
