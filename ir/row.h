@@ -93,6 +93,7 @@ typedef struct RowProgram {
     Span span;
     int D, Dv;
     bool v_in_k; // v is the first Dv channels of k, and no tensor of its own
+    bool bf16;   // weights become bf16 where they meet v
     // What the numbers of DOT, and of SQQ and SQK, mean. The first ones are all of q and k, and dot(q, k).
     VEC(RowOperand) rows[ROW_SIDES];
     VEC(RowDot) dots;

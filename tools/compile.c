@@ -115,6 +115,7 @@ static bool narrows(const Compile *c) {
 static bool derive_attention(Compile *c, const Variant *v) {
     RowProgram *row = fe_lower(c->arena, &c->diags, v);
     if (!row) return false;
+    row->bf16 = c->options.dtype == DT_BF16;
     VEC_PUSH(c->arena, &c->rows, row);
     Stream *s = narrows(c) ? pass_derive_half(c->arena, row, &c->diags)
                            : pass_derive(c->arena, row, &c->diags);

@@ -325,13 +325,14 @@ bool pass_may_fix_shift(const Stream *s, int *sum, int *extremum) {
            is_invariant(s);
 }
 
-// With 2^20 keys and values up to 2^32 a sum of such weights stays below 2^127.
+// With 2^20 keys and values up to 2^32 a sum of weights up to 2^75 stays below 2^127, and a weight of 2^-75 keeps the 8 bits of bf16 of values
+// from 2^-43 on.
 enum { SMALL_EXPONENT = 75 };
 
 bool pass_may_drop_shift(const Stream *s) {
     int sum, extremum;
     const Ex *x = pass_exponent(s->elem);
-    if (!x || s->shifts.n != 1 || s->states.n != 2 || s->shifts.data[0]->op != EX_NEG ||
+    if (!s->row->bf16 || !x || s->shifts.n != 1 || s->states.n != 2 || s->shifts.data[0]->op != EX_NEG ||
         s->shifts.data[0]->args[0]->op != EX_SYM) // max(m, sink) stays what it is
         return false;
     x = ex_subst(s->row->pool, x, SYM_SHIFT, 0, ex_f32(s->row->pool, 0));

@@ -177,7 +177,9 @@ cJSON *pane_kernel(Service *s, const cJSON *params) {
     if (pane_open(&p, s, params, PANE_DERIVED) && read_request(&k, &o)) {
         Stream *stream = p.stream;
         bool narrows = k.dtype == DT_F16 && k.target.kind != KIND_HOST;
-        if (narrows) stream = pass_derive_half(p.arena, p.row, NULL);
+        p.row->bf16 = k.dtype == DT_BF16;
+        if (narrows || p.row->bf16)
+            stream = (narrows ? pass_derive_half : pass_derive)(p.arena, p.row, NULL);
         o.seen = see;
         o.seen_ctx = &k;
         r = pass_pipeline(p.arena, stream, &o, &p.source.diags) ? result(&k) : pane_refused(&p);
