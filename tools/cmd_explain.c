@@ -60,8 +60,7 @@ static void put(Text *t, Compile *c, Format format) {
 
 Status cmd_explain(const Options *o) {
     Compile c;
-    Status s = cmd_open(&c, o, o->files.data[0], TARGET_HOST,
-                        o->has_dtype ? o->dtype : DT_F32);
+    Status s = cmd_open(&c, o, o->files.data[0], TARGET_HOST, o->has_dtype ? o->dtype : DT_F32);
     if (s == STATUS_DONE) {
         bool good = compile_streams(&c);
         s = cmd_report(&c, good ? STATUS_DONE : STATUS_INPUT);

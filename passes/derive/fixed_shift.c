@@ -332,7 +332,8 @@ enum { SMALL_EXPONENT = 75 };
 bool pass_may_drop_shift(const Stream *s) {
     int sum, extremum;
     const Ex *x = pass_exponent(s->elem);
-    if (!s->row->bf16 || !x || s->shifts.n != 1 || s->states.n != 2 || s->shifts.data[0]->op != EX_NEG ||
+    if (!s->row->bf16 || !x || s->shifts.n != 1 || s->states.n != 2 ||
+        s->shifts.data[0]->op != EX_NEG ||
         s->shifts.data[0]->args[0]->op != EX_SYM) // max(m, sink) stays what it is
         return false;
     x = ex_subst(s->row->pool, x, SYM_SHIFT, 0, ex_f32(s->row->pool, 0));

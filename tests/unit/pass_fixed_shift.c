@@ -117,7 +117,8 @@ TEST(who_needs_none) {
     } all[] = {
         {"modify(s) = 50 * tanh(s); normalize(s) = softmax(s);", false},
         {"modify(s) = 54 * tanh(s); normalize(s) = softmax(s);", true},
-        {"modify(s) = min(max(s, -20), 40); " SOFTMAX "emit lse = m + log(l); return e / l; }", false},
+        {"modify(s) = min(max(s, -20), 40); " SOFTMAX "emit lse = m + log(l); return e / l; }",
+         false},
         {"modify(s) = 50 * tanh(s) - 20; normalize(s) = softmax(s);", true},
         {"modify(s) = min(s, 40); normalize(s) = softmax(s);", true},
         {"input cap: f32; modify(s) = cap * tanh(s); normalize(s) = softmax(s);", true},
