@@ -371,7 +371,7 @@ class Gradients(Case):
     def test_emits_that_overflow(self):
         file = os.path.join(ROOT, "tests/regress/overflowing_emits.attn")
         q, k, v = operands(d=16, sq=12, sk=20)
-        self.agree(attn.Attention(file), eager, [20 * q, 20 * k, v])
+        self.agree(attn.Attention(file), eager, [20 * q, 20 * k, v], 1e-3)  # scores of deviation 400: f32 itself is off by 1e-4
 
     def test_learned_input(self):
         def formula(q, k, v, sink):
