@@ -1,7 +1,7 @@
 // main.c: every variant of the standard library on the CPU against the float64 reference, over
 // lengths, head counts, dims, positions and element types that tiles do not divide.
 //
-//     check_run FOLDER [NAME]      the variants of FOLDER, or the one
+//     check_run FOLDER [NAME]      the variants of FOLDER, or the one; a process for each core
 //
 // A file whose first line is `// data: NAME=VALUE ...` runs with these inputs as well, as --in takes them, interpreted as
 // scheduled for every target. With `dtype=TYPE` among them its own dims alone run, and GPUs have that type: row inputs are of it.
@@ -13,6 +13,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { MAX_FILES = 256 };
 
@@ -52,7 +54,7 @@ static const Case cases[] = {
 };
 
 typedef struct Tally {
-    int passed, failed;
+    int passed, failed, variants;
 } Tally;
 
 static void run_case(Tally *t, const char *path, const Case *c, int index) {
@@ -206,21 +208,48 @@ static int list(const char *folder, const char *only, char **path) {
     return n;
 }
 
+static void run_file(Tally *t, const char *path) {
+    if (!holds_variant(path)) return;
+    t->variants++;
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
+        if (!cases[k].D || !has_own_type(path)) run_case(t, path, &cases[k], (int)k);
+    run_given(t, path);
+    run_compiled(t, path);
+}
+
+// One file of `step`, in a process of its own, which writes what it found to the end that is returned.
+static int start(char **path, int n, int first, int step) {
+    int end[2];
+    if (pipe(end) != 0) return -1;
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        Tally t = {0};
+        for (int i = first; i < n; i += step) run_file(&t, path[i]);
+        fflush(stdout);
+        _exit(write(end[1], &t, sizeof t) == sizeof t ? EXIT_SUCCESS : EXIT_FAILURE);
+    }
+    close(end[1]);
+    return child < 0 ? close(end[0]), -1 : end[0];
+}
+
 int main(int argc, char **argv) {
     char *path[MAX_FILES];
-    Tally t = {0, 0};
-    int variants = 0, n = list(argc > 1 ? argv[1] : "stdlib", argc > 2 ? argv[2] : NULL, path);
-    for (int i = 0; i < n; i++) {
-        if (holds_variant(path[i])) {
-            variants++;
-            for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
-                if (!cases[k].D || !has_own_type(path[i])) run_case(&t, path[i], &cases[k], (int)k);
-            run_given(&t, path[i]);
-            run_compiled(&t, path[i]);
-        }
-        free(path[i]);
+    Tally all = {0};
+    int part[MAX_FILES], n = list(argc > 1 ? argv[1] : "stdlib", argc > 2 ? argv[2] : NULL, path);
+    int jobs = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    jobs = jobs < 1 ? 1 : jobs > MAX_FILES ? MAX_FILES : jobs;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    for (int i = 0; i < jobs; i++) part[i] = start(path, n, i, jobs);
+    for (int i = 0; i < jobs; i++) {
+        Tally t = {0};
+        bool ended = part[i] >= 0 && read(part[i], &t, sizeof t) == sizeof t;
+        if (!ended) t.failed++, printf("FAILED: a process of %s did not end well\n", argv[0]);
+        all.passed += t.passed, all.failed += t.failed, all.variants += t.variants;
     }
-    if (!variants) t.failed++, printf("FAILED: no variants found\n");
-    printf("%d passed, %d failed\n", t.passed, t.failed);
-    return t.failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    while (wait(NULL) > 0) continue;
+    for (int i = 0; i < n; i++) free(path[i]);
+    if (!all.variants) all.failed++, printf("FAILED: no variants found\n");
+    printf("%d passed, %d failed\n", all.passed, all.failed);
+    return all.failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }
