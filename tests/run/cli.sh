@@ -888,6 +888,10 @@ gives 0 check "$top/tests/run/row_norms.attn" --dtype=bf16 --shape=B=2,H=4,Hkv=2
 gives 0 check "$top/tests/regress/clauses.attn" --phase=bwd --shape=Sq=20,Sk=30
 says out 'dq_gain '
 gives 0 check rows.attn --phase=bwd --shape=Sq=20,Sk=30
+gives 0 explain "$top/stdlib/softcap.attn"
+says out "m~' = max(m~, max s~ * 72.13475)"
+gives 0 explain "$top/stdlib/softcap.attn" --dtype=bf16
+says out "l' = l + sum exp2(s~ * 72.13475)"
 gives 0 explain "$top/tests/regress/clauses.attn"
 says out 'q~ = q_gain[d] * k_gain[h * Hkv / H, d] * q'
 says out 'the gradient of q_gain[d] grows by q * dq~ * k_gain[h * Hkv / H, d] by each element of the query'
