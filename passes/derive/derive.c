@@ -355,13 +355,14 @@ static int find_extremum_of_s(Derive *d) {
     return -1;
 }
 
-// Of powers that are no less than 2^-126: more than 0 where there is a key.
+// Of powers that are no less than 2^-126, of every key: more than 0 where there is one.
 static int find_sum_of_powers(Derive *d) {
     for (int i = 0; i < d->out->states.n; i++) {
         const StreamState *st = &d->out->states.data[i];
-        const Ex *x =
-            st->op == EX_ROWSUM && st->shift < 0 && st->scale < 0 ? pass_exponent(st->elem) : NULL;
-        if (x && row_within(d->row, x, 126)) return i;
+        const Ex *e = st->elem;
+        if (e->op == EX_EXP2 && st->op == EX_ROWSUM && st->shift < 0 && st->scale < 0 &&
+            row_within(d->row, e->args[0], 126))
+            return i;
     }
     return -1;
 }

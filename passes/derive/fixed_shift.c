@@ -17,6 +17,8 @@
 // A weight may then be as large as its type lets it: that it was not too large is asked of a state
 // that is the sum of all weights, which are positive. What is made of that sum must stay in range, too:
 // some tries have it as large or as small as it may be, in f32.
+//
+// Out, too: whether 0 is such a number, so that there need be no extremum at all (pass_may_drop_shift).
 #include "passes/derive/fixed_shift.h"
 
 #include "ir/expr_ops.h"
@@ -292,9 +294,10 @@ static bool is_invariant(const Stream *s) {
     return yes;
 }
 
-const Ex *pass_exponent(const Ex *e) {
-    if (e->op == EX_SELECT && ex_is_f32(e->args[1], 0.0f)) return pass_exponent(e->args[2]);
-    if (e->op == EX_SELECT && ex_is_f32(e->args[2], 0.0f)) return pass_exponent(e->args[1]);
+// x of exp2(x), which may have 0 in place of it: positive, and what the others are shifted like. NULL of what is no power.
+static const Ex *exponent_of(const Ex *e) {
+    if (e->op == EX_SELECT && ex_is_f32(e->args[1], 0.0f)) return exponent_of(e->args[2]);
+    if (e->op == EX_SELECT && ex_is_f32(e->args[2], 0.0f)) return exponent_of(e->args[1]);
     return e->op == EX_EXP2 ? e->args[0] : NULL;
 }
 
@@ -321,17 +324,17 @@ bool pass_may_fix_shift(const Stream *s, int *sum, int *extremum) {
     *extremum = extremum_of(s);
     const Ex *unit = s->units.data[s->shift]; // what has no key yet has to be infinite, not 0
     bool up = !unit || (unit->op == EX_CONST && unit->f > 0);
-    return *sum >= 0 && *extremum >= 0 && up && pass_exponent(s->elem) && knows_empty(s) &&
+    return *sum >= 0 && *extremum >= 0 && up && exponent_of(s->elem) && knows_empty(s) &&
            is_invariant(s);
 }
 
-// With 2^20 keys and values up to 2^32 a sum of weights up to 2^75 stays below 2^127, and a weight of 2^-75 keeps the 8 bits of bf16 of values
-// from 2^-43 on.
+// With 2^20 keys and values up to 2^32 a sum of weights up to 2^75 stays below 2^127, and a weight of 2^-75 keeps the
+// 8 bits of bf16 of values from 2^-43 on.
 enum { SMALL_EXPONENT = 75 };
 
 bool pass_may_drop_shift(const Stream *s) {
     int sum, extremum;
-    const Ex *x = pass_exponent(s->elem);
+    const Ex *x = exponent_of(s->elem);
     if (!s->row->bf16 || !x || s->shifts.n != 1 || s->states.n != 2 ||
         s->shifts.data[0]->op != EX_NEG ||
         s->shifts.data[0]->args[0]->op != EX_SYM) // max(m, sink) stays what it is

@@ -14,10 +14,8 @@ enum { FIXED_SHIFT_BITS = 86, FIXED_SHIFT_ROOM = 60 };
 // Whether any shift near the extremum does: what the stream gives does not change with it, and a
 // state is the sum of all weights and bounds them. Which one, and which state is the extremum.
 bool pass_may_fix_shift(const Stream *s, int *sum, int *extremum);
-// x of exp2(x), which may have 0 in place of it; NULL of what is no power.
-const Ex *pass_exponent(const Ex *e);
-// Whether 0 serves as well as the maximum: weights become bf16, and exponents are proved to be so near to it that neither weights nor sums of them
-// leave f32, and no value is lost beside them.
+// Whether 0 serves as well as the maximum: weights become bf16, and exponents are proved to be so near to 0 that
+// neither weights nor sums of them leave f32, and no value is lost beside them.
 bool pass_may_drop_shift(const Stream *s);
 // Whether a state is an extremum that shifts are made of.
 bool pass_moves_shift(const Stream *s, int state);

@@ -133,13 +133,16 @@ TEST(long_sequences_have_a_kernel_of_their_own) {
     }
 }
 
+static TileProgram *ragged_sm90(Arena *a, const char *path) {
+    PassOptions o = {.dtype = DT_BF16, .batch = BATCH_RAGGED, .split = true};
+    o.target = *target_get(TARGET_SM90A);
+    return finished(a, pu_stream(a, path, NULL, 64, NULL), &o);
+}
+
 // Scores without q: what is stored says where a sequence's rows begin.
 TEST(long_sequences_need_no_q) {
     Arena *a = arena_new();
-    Stream *s = pu_stream(a, "tests/regress/level_scores.attn", NULL, 64, NULL);
-    PassOptions o = {.dtype = DT_BF16, .batch = BATCH_RAGGED, .split = true};
-    o.target = *target_get(TARGET_SM90A);
-    const TileProgram *p = finished(a, s, &o);
+    const TileProgram *p = ragged_sm90(a, "tests/regress/level_scores.attn");
     const TileKernel *k = p->kernels.data[p->kernels.n - 1];
     ck_assert(k->schedule.persist && k->grid[2].packed);
     arena_free(a);
@@ -148,10 +151,7 @@ TEST(long_sequences_need_no_q) {
 // Where the variant rules roles out, there is no such kernel.
 TEST(long_bodies_have_no_kernel_of_long_sequences) {
     Arena *a = arena_new();
-    Stream *s = pu_stream(a, "tests/regress/long_body.attn", NULL, 64, NULL);
-    PassOptions o = {.dtype = DT_BF16, .batch = BATCH_RAGGED, .split = true};
-    o.target = *target_get(TARGET_SM90A);
-    TileProgram *p = finished(a, s, &o);
+    const TileProgram *p = ragged_sm90(a, "tests/regress/long_body.attn");
     for (int i = 0; i < p->kernels.n; i++)
         ck_assert(!strstr(p->kernels.data[i]->name, "long_body_long"));
     for (int i = 0; i < p->plans.n; i++)
