@@ -10,6 +10,7 @@
 #include "passes/derive/backward.h"
 
 #include "passes/derive/differentiate.h"
+#include "passes/derive/tame.h"
 #include "passes/simplify/rules.h"
 #include "passes/simplify/simplify.h"
 
@@ -60,11 +61,12 @@ static bool holds_exponential(const Poly *w) {
     return false;
 }
 
-// w * (..) for the derivative by x of all that is smooth; NULL where it is not of that form.
+// w * (..) for the derivative by x of all that is smooth; NULL where it is not of that form. A score is multiplied last: beside a weight of
+// 0 it may be as large as f32 holds.
 static const Ex *weighted(Derivative *d, const Ex *x) {
     ExPool *p = d->p;
     Groups groups = {0};
-    const Ex *sum = NULL;
+    const Ex *sum = NULL, *scored = NULL, *w = ex_symbol(p, SYM_W);
     if (!holds_exponential(&d->of_weight) ||
         !divide(d, &groups, ex_derivative(p, d->weight, x), NULL))
         return NULL;
@@ -89,9 +91,12 @@ static const Ex *weighted(Derivative *d, const Ex *x) {
             continue;
         }
         if (g->rest.n) in = ex_plus(p, in, back_scalar(d, &g->rest));
-        if (in) sum = ex_plus(p, sum, ex_chain(p, in, key));
+        if (in && row_has_element(key))
+            scored = ex_plus(p, scored, ex_chain(p, ex_chain(p, w, in), key));
+        else if (in)
+            sum = ex_plus(p, sum, ex_chain(p, in, key));
     }
-    return sum ? ex_chain(p, ex_symbol(p, SYM_W), sum) : NULL;
+    return ex_plus(p, ex_chain(p, sum ? w : NULL, sum), scored);
 }
 
 // The derivative by x of all that belongs to the pair; NULL: 0.
