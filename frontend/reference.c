@@ -201,6 +201,13 @@ static void trials(Arena *a, RefAttention *t) {
     t->taken.open = ARENA_ARRAY(a, bool, most);
 }
 
+static bool decides(const RefAttention *t) {
+    const RefProgram *p[] = {t->score, t->modify, t->mask, t->normalize, t->output};
+    for (int i = 0; i < 5; i++)
+        if (p[i] && p[i]->decisions) return true;
+    return false;
+}
+
 RefAttention ref_attention(Arena *a, const RefRun *r) {
     const Variant *v = r->variant;
     const int32_t *n = r->sizes;
@@ -217,6 +224,7 @@ RefAttention ref_attention(Arena *a, const RefRun *r) {
     programs(a, &t);
     change_elements(a, &t);
     make_rows(a, &t);
+    t.rounding = decides(&t) ? 0 : r->rounding;
     t.key = ARENA_ARRAY(a, int, t.Sk);
     t.row = ARENA_ARRAY(a, TxValue, t.Sk);
     t.o = ARENA_ARRAY(a, TxValue, t.Dv);
@@ -270,6 +278,10 @@ TxValue ref_modified(RefAttention *t, RefEnv *e) {
     put_dots(t, e);
     put_squares(t, e, ROW_KEYS);
     e->s = ref_evaluate(t->score, e, 0);
+    if (t->rounding) {
+        uint64_t pair = (uint64_t)e->q_idx << 32 | (uint64_t)e->kv_idx;
+        e->s.written *= 1 + (float)ref_direction(2 + t->rounding, pair) * 0x1p-23f;
+    }
     TxValue s = ref_value_or(t->modify, e, e->s);
     double size = fabs(s.written);
     t->near |= size > 1e37 && (isfinite(size) || isfinite(s.f));

@@ -60,6 +60,7 @@ typedef struct RefRun {
     const RefSequence *sequence;
     double dot_error; // of a target's dot, relative to the sum of its terms' magnitudes
     double o_error;   // of its o, relative to the row's root mean square
+    int rounding; // where nothing is decided on a score: as which of several ways o_written and emits_written round it; 0: to the nearest
 } RefRun;
 
 // NULL, or what is wrong with the sizes ("H is not a multiple of Hkv").
@@ -86,6 +87,11 @@ typedef struct RefGrad {
     double *const *dinputs;      // one for each of the variant's inputs; NULL, or with NULLs
     double *dstate0;             // recurrence
     RefKind kind;
+    bool
+        half; // REF_WRITTEN: weights, ds and the gradient of what is aggregated are rounded to f16, as factors of products are
+    int64_t *
+        lost; // of an attention: how many rows hold an infinity or a NaN that only `output` hides, or makes, is added to it; NULL: not
+              // wanted
     int64_t *
         apart; // of an attention: how many sides of kinks are others in float64 is added to it; NULL: not wanted
 } RefGrad;

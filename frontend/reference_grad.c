@@ -33,6 +33,18 @@ static double come(const RefGrad *g, double adjoint) {
     return g->kind == REF_SIZES ? fabs(adjoint) : ref_rounded(g->kind, adjoint);
 }
 
+static double in_half(double x) {
+    int exponent;
+    frexp(x, &exponent);
+    double unit = ldexp(1, exponent > -13 ? exponent - 11 : -24), y = rint(x / unit) * unit;
+    return fabs(y) > 65504 ? copysign(INFINITY, y) : y;
+}
+
+// What is a factor of a product with a row of q, k, v or do.
+static double factor(const RefGrad *g, double x) {
+    return g->half && g->kind == REF_WRITTEN && isfinite(x) ? in_half(x) : x;
+}
+
 static double value_of(const RefGrad *g, TxValue v) {
     return g->kind == REF_WRITTEN ? v.written : v.f;
 }
@@ -126,6 +138,16 @@ static void back_output(const Back *x, RefEnv *e) {
     }
     for (int d = 0; d < t->Dv && dsquares != 0; d++)
         x->dout[d] += 2 * dsquares * come(g, value_of(g, t->o[d]));
+    for (int d = 0; d < t->Dv; d++) x->dout[d] = factor(g, x->dout[d]);
+}
+
+// 0 times an infinity is NaN in a kernel, where the reference adds nothing.
+static bool is_lost(const Back *x) {
+    for (int d = 0; x->output && d < x->t->Dv; d++)
+        if (!isfinite(x->t->o[d].f) || !isfinite(x->t->o[d].written) ||
+            !isfinite(tx_number(x->dout[d]).written))
+            return true;
+    return false;
 }
 
 // To the modified scores: x->normalize->s; and to v.
@@ -139,7 +161,7 @@ static void back_normalize(const Back *x, const RefEnv *e, int keys) {
         double *dv = from(x->dv, row * (size_t)x->dv_stride);
         ref_tape_add(x->normalize, p->result, j,
                      inner(g, x->dout, ref_v_row(t, e, t->key[j]), t->Dv));
-        add_to(g, dv, x->dout, value_of(g, ref_row_value(p, p->result, j)), t->Dv);
+        add_to(g, dv, x->dout, factor(g, value_of(g, ref_row_value(p, p->result, j))), t->Dv);
     }
     for (int m = 0; m < g->run->variant->emits.n; m++)
         if (demit(g, m)) ref_tape_add(x->normalize, x->emit[m], 0, come(g, demit(g, m)[t->at]));
@@ -178,8 +200,9 @@ static void back_pair(const Back *x, RefEnv *e, double adjoint) {
     for (int i = 0; i < v->dots.n; i++) {
         PairRow q = pair_row(x, e, ROW_QUERIES, v->dots.data[i].row[ROW_QUERIES]),
                 k = pair_row(x, e, ROW_KEYS, v->dots.data[i].row[ROW_KEYS]);
-        add_to(g, q.gradient, k.row, x->score->dot[i], q.width);
-        add_to(g, k.gradient, q.row, x->score->dot[i], q.width);
+        double dot = factor(g, x->score->dot[i]);
+        add_to(g, q.gradient, k.row, dot, q.width);
+        add_to(g, k.gradient, q.row, dot, q.width);
     }
     for (int side = 0; side < ROW_SIDES; side++)
         for (int i = 0; i < v->rows[side].n; i++) {
@@ -199,6 +222,7 @@ static void back_row(const Back *x, int b, int h, int i) {
     ref_aggregate(t, &e, keys);
     back_output(x, &e);
     if (!keys) return;
+    if (x->g->lost) *x->g->lost += is_lost(x);
     back_normalize(x, &e, keys);
     for (int j = 0; j < keys; j++) {
         e.kv_idx = t->key[j];

@@ -18,6 +18,7 @@ typedef struct OracleAsk {
     bool kinks;                  // see RefRun; of a signature with gradients they are
     double dot_error;            // of the kernel's dot (oracle_dot_error)
     const unsigned char *rows;   // see RefRun; NULL: all
+    int rounding;                // see RefRun
     const struct Oracle *opened; // whose open elements have a gradient of 1; NULL: of what came in
 } OracleAsk;
 
@@ -28,6 +29,7 @@ typedef struct Oracle {
     RefOutside outside; // what -g reports
     RefOpen open;
     int64_t left;  // rows that oracle_leave_out left out
+    int64_t lost;  // of oracle_gradients: see RefGrad
     int64_t pairs; // how many took part
     int32_t *
         owners; // of a batch that is not dense: how many sequences have each row of o, each slot of the state
@@ -42,6 +44,8 @@ void oracle_free(Oracle *x);
 // After oracle_run with ORACLE_OPEN and ORACLE_WRITTEN: rows that the formula as written makes infinite or NaN in f32, and float64 does not,
 // hang on that as on an open decision.
 void oracle_leave_out(Oracle *x, const Binding *b);
+// After oracle_run with ORACLE_WRITTEN: `written` becomes what is farthest from `out` when scores round otherwise.
+Status oracle_round_otherwise(Oracle *x, const Variant *v, const Binding *b);
 // Of a signature with gradients: sets to 0 what comes in of elements that hang on an open decision, and of rows that are left
 // out, so that they add to no gradient. After oracle_run, and before the kernel and oracle_gradients.
 void oracle_mute(const Oracle *x, const Binding *b);

@@ -69,17 +69,19 @@ static double slack_of_gradient(const Slack *s, const Binding *b, const Oracle *
 }
 
 // Of elements that are finite in the reference, also where what hangs on an open decision takes part. Where what adds to one leaves the
-// type, or a row leaves f32, the kernel may, too: and 0 times that is NaN elsewhere.
+// type, or a row leaves f32 or is lost, the kernel may, too: and 0 times that is NaN elsewhere.
 static Status wrong_of_gradient(int64_t *wrong, Slack *s, const Binding *b, const Oracle *x, int i,
                                 double most) {
     const Tensor *t = &b->tensor[i];
     *wrong = 0;
-    if (x->left || s->ends || most > 1) return STATUS_DONE;
+    if (x->left || x->lost || s->ends || most > 1) return STATUS_DONE;
     if (x->open.decisions && !s->opened.out) {
         Status is = oracle_gradients_opened(&s->opened, x, s->v, b);
         if (is != STATUS_DONE) return is;
     }
     for (int64_t k = 0; k < t->count; k++) {
+        if (!isfinite(s->sizes.out[i][k]))
+            continue; // parts that cancel beside an infinite slope (docs/language.md, "Gradients")
         if (!tensor_holds(t->dtype, s->sizes.out[i][k])) return *wrong = 0, STATUS_DONE;
         *wrong += isfinite(x->out[i][k]) && !isfinite(tensor_get(t, k)) &&
                   !(s->opened.out && !isfinite(s->opened.out[i][k]));

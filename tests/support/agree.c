@@ -94,7 +94,7 @@ static Agreement compare(const Rows *r, double bound) {
 
 double agree_bound(Dtype t) { return 4 * tensor_tolerance(t); }
 
-Agreement agree_output(const Oracle *x, const Binding *b, int arg, const double *got, Dtype t) {
+static Agreement of_output(const Oracle *x, const Binding *b, int arg, const double *got, Dtype t) {
     const Tensor *o = &b->tensor[arg];
     bool row = o->rank == 3;
     Rows r = {.x = x,
@@ -108,9 +108,17 @@ Agreement agree_output(const Oracle *x, const Binding *b, int arg, const double 
               .width = row ? 1 : b->sig->Dv};
     r.n = o->count / r.width;
     r.least = least_size(&r);
+    if (row) r.least = fmax(r.least, 0x1p-4); // an emit may be the logarithm of what is nearly 1
     // f16 has no small weights: what they are rounded to is a part of its least normal number.
     if (t == DT_F16) r.least = fmax(r.least, 0x1p-14 * sqrt((double)r.width));
     return compare(&r, agree_bound(t));
+}
+
+Agreement agree_output(Oracle *x, const Variant *v, const Binding *b, int arg, const double *got,
+                       Dtype t) {
+    Agreement a = of_output(x, b, arg, got, t);
+    if (agree_good(&a) || oracle_round_otherwise(x, v, b) != STATUS_DONE) return a;
+    return of_output(x, b, arg, got, t);
 }
 
 bool agree_good(const Agreement *a) { return a->finite && a->rms <= a->may && a->worst <= a->most; }

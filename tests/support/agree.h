@@ -18,8 +18,9 @@ typedef struct Agreement {
 // What rows may be off by in the mean where the formula does not cancel.
 double agree_bound(Dtype t);
 // got: all elements of output `arg`; the oracle was asked for ORACLE_OPEN and ORACLE_WRITTEN.
-// t: of q, k and v.
-Agreement agree_output(const Oracle *x, const Binding *b, int arg, const double *got, Dtype t);
+// t: of q, k and v. What is not good is compared once more where scores of the formula as written round otherwise.
+Agreement agree_output(Oracle *x, const Variant *v, const Binding *b, int arg, const double *got,
+                       Dtype t);
 bool agree_good(const Agreement *a);
 void agree_describe(const Agreement *a, const char *output, char *buf, size_t n);
 

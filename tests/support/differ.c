@@ -26,8 +26,8 @@ const char *stage_name(Stage s) {
     return names[s];
 }
 
-static bool agrees(const Job *j, const char *what, int arg, const double *got) {
-    Agreement a = agree_output(&j->x, &j->b, arg, got, j->d->dtype);
+static bool agrees(Job *j, const char *what, int arg, const double *got) {
+    Agreement a = agree_output(&j->x, j->c.variants.data[0], &j->b, arg, got, j->d->dtype);
     char text[200];
     bool good = agree_good(&a);
     agree_describe(&a, j->b.sig->args.data[arg].name, text, sizeof text);
@@ -203,7 +203,7 @@ static double **tensors_of(const Job *j, const TileProgram *p, const int32_t *si
     return x;
 }
 
-static bool interpret(const Job *j, const TileProgram *p, const char *what) {
+static bool interpret(Job *j, const TileProgram *p, const char *what) {
     Arena *a = j->c.arena;
     int32_t *size = ARENA_ARRAY(a, int32_t, p->sizes.n + 1);
     memcpy(size, j->b.size, sizeof *size * (size_t)j->b.sig->sizes.n);
@@ -398,7 +398,7 @@ static bool interpret_gradients(const Job *j, bool inputs) {
 
 // ---- parts
 
-static bool interpret_parts(const Job *j, Compile *c) {
+static bool interpret_parts(Job *j, Compile *c) {
     Diags diags = diag_list(c->arena);
     if (!compile_tiles(c)) return false;
     double **out =
@@ -410,7 +410,7 @@ static bool interpret_parts(const Job *j, Compile *c) {
     return out != NULL;
 }
 
-static bool launch_in_parts(const Job *j, Compile *c) {
+static bool launch_in_parts(Job *j, Compile *c) {
     Options o = {.device = j->d->context ? j->d->device : DEVICE_CPU, .parts = j->d->parts};
     Launch l = {.context = j->d->context};
     bool good = launch_open_source(&l, c->arena, c, &o) == STATUS_DONE &&
