@@ -62,12 +62,18 @@ static void turn(Cg *cg, const TileOp *op) {
     nv90_bar_arrive(cg, cg_plus(cg, next, turn_barrier(h)), 2 * NV90_GROUP);
 }
 
+Blk nv90_one(Cg *cg) {
+    Blk first = cg_block(cg, "warp"), one = cg_block(cg, "one"), rest = cg_block(cg, "rest");
+    cg_branch(cg, cg_is(cg, nv_state(cg)->warp, 0), first, rest);
+    cg_fork(cg, nv90_elect(cg), one, rest);
+    cg_at(cg, one);
+    return rest;
+}
+
 // One thread of the producer's warps runs; the others are done.
-static void only_one(Cg *cg, Val group_warp) {
-    Blk first = cg_block(cg, "warp"), one = cg_block(cg, "one"), exit = cg_block(cg, "idle");
-    cg_branch(cg, cg_is(cg, group_warp, 0), first, exit);
-    cg_fork(cg, nv90_elect(cg), one, exit);
-    cg_at(cg, exit);
+static void only_one(Cg *cg) {
+    Blk idle = nv90_one(cg), one = cg_here(cg);
+    cg_at(cg, idle);
     LLVMBuildRetVoid(cg->b);
     cg_at(cg, one);
 }
@@ -97,7 +103,7 @@ static void role(Cg *cg, const TileOp *op) {
     h->role = op;
     if (op->registers) nv90_set_registers(cg, op->registers, op->registers > even_share(cg));
     role_threads(cg, op);
-    if (is_producer(op) && !h->all_produce) only_one(cg, s->warp);
+    if (is_producer(op) && !h->all_produce) only_one(cg);
     if (op->warpgroups > 1 && tile_has(&op->body, TILE_TURN)) first_turn(cg);
     begin_variables(cg);
     cg_lower_block(cg, &op->body, NULL);

@@ -198,7 +198,9 @@ void nv90_stmatrix(Cg *cg, Val to, const Val x[4], bool transposed);
 void nv90_proxy_fence(Cg *cg); // what was stored to shared memory is seen by the copy engine
 void nv90_set_registers(Cg *cg, int count, bool more);
 void nv90_warp_sync(Cg *cg);
-Val nv90_elect(Cg *cg);                           // i1: one thread of the warp
+Val nv90_elect(Cg *cg); // i1: one thread of the warp
+// On for one thread of the role's first warp; where the others go. ptxas then knows that it is one, and issues copies without a loop around each.
+Blk nv90_one(Cg *cg);
 void nv90_load_words(Cg *cg, Val from, Val v[4]); // i32, at a multiple of 16 bytes
 void nv90_store_words(Cg *cg, Val to, const Val v[4]);
 Val nv90_count_up(Cg *cg, Val counter, Val last); // the old value; wraps to 0 after `last`

@@ -132,7 +132,7 @@ void nv90_fill(Cg *cg, const TileOp *op) {
     if (p->bytes > p->tile.bytes) cg_store(cg, stage, p->last);
     Copy c = copy_of(cg, op, p, stage);
     nv90_barrier_wait(cg, barrier_at(cg, p->empty, stage), get(cg, p->parity));
-    Blk rest = cg_if(cg, nv90_state(cg)->all_produce ? nv90_state(cg)->lead : NULL, "lead");
+    Blk rest = nv90_state(cg)->all_produce ? nv90_one(cg) : NULL;
     start_copy(cg, p, &c);
     if (rest) cg_enter(cg, rest);
     advance(cg, p, NULL);
@@ -195,13 +195,17 @@ static bool read_by_map(const TileKernel *k, const TileValue *v) {
     return false;
 }
 
+static const TileValue *tile_of(const TileValue *v) { // what it lies beside, or it
+    return v->def && v->def->kind == TILE_BESIDE ? v->def->args.data[0] : v;
+}
+
 // Whether each way from where it was taken to where it is dropped has a product of it: a loop may have no step.
 static bool is_multiplied(const TileOp *drop) {
     const TileValue *v = drop->args.data[0];
     const TileOp *op = drop->prev;
     for (; op && op != v->def; op = op->prev)
         for (int i = 0; op->kind == TILE_MMA && i < op->args.n; i++)
-            if (op->args.data[i] == v) return true;
+            if (tile_of(op->args.data[i]) == v) return true;
     return !op || op->kind != TILE_TAKE; // taken elsewhere, for products that stand there
 }
 

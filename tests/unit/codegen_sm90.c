@@ -396,6 +396,9 @@ ARENA_TEST(scores_apart) {
         within += wait && wait < over;
     }
     ck_assert_int_ge(within, 2); // of partial tiles and of full ones
+    // Of the threads that copy q one is elected for tensor copies. A tile of keys is dropped behind its product, also where that reads what lies beside.
+    ck_assert_int_eq(count(pairs, "elect.sync"), 4);
+    ck_assert_int_eq(count(pairs, "bar.sync"), 3);
 }
 
 // A large score and its shift are added before they are multiplied, by no row's number.
