@@ -279,22 +279,13 @@ TileProgram *pass_recurrence_backward(Arena *a, const ChunkBack *back, const Pas
 
 // ---- the backward
 
-// Whether devices have run such a nest. Those of packed sequences up to 64 columns hung once, before late warps were waited for
-// (nv90_drop), and none has been run since; nor has one that adds to tables of distances. They are made where they are asked for.
-static bool has_run(const Backward *back, const PassOptions *o) {
-    bool pairs = false, narrow = back->row->D <= 64 && back->row->Dv <= 64;
-    for (int i = 0; i < back->grads.n; i++) pairs |= back->grads.data[i].per == BACK_PAIR;
-    return knobs_say(&o->schedule, KNOB_warpgroups) || !(pairs || (o->batch && narrow));
-}
-
 // In the form that the target runs fastest. On GPUs a nest is for those that it fits (passes/schedule/sm90_nest.c).
 TileProgram *pass_backward_algorithm(Arena *a, const Backward *back, const PassOptions *o,
                                      Diags *diags) {
     bool host = o->target.kind == KIND_HOST, nest = host && o->dtype == DT_F32 && !o->deterministic;
     TileProgram *p = NULL;
     Diags quiet = diag_list(a);
-    if (!host && !o->deterministic && has_run(back, o))
-        p = pass_build_backward(a, back, o, true, &quiet);
+    if (!host && !o->deterministic) p = pass_build_backward(a, back, o, true, &quiet);
     if (p && (!(p = algorithm(p, o, diags)) || pass_has_nest(p))) return p;
     p = pass_build_backward(a, back, o, nest, diags);
     return p ? algorithm(p, o, diags) : NULL;

@@ -118,6 +118,26 @@ TEST(of_tight_nests) {
                      pu_knobs("warpgroups=2"));
 }
 
+// Warpgroups of Hopper's nests for it; 0: it has none.
+static int nests_of(const char *text, BatchLayout batch) {
+    Arena *a = arena_new();
+    Diags diags = diag_list(a);
+    const Backward *b = pass_backward(a, pu_stream(a, "t.attn", text, 0, NULL)->written, NULL);
+    PassOptions o = {.target = *target_get(TARGET_SM90A), .dtype = DT_BF16, .saves = b};
+    o.batch = batch;
+    TileProgram *p = pass_backward_program(a, b, &o, &diags);
+    test_good(p != NULL, &diags);
+    int n = 0;
+    for (int i = 0; i < p->kernels.n; i++) {
+        const Knobs *s = &p->kernels.data[i]->schedule.knobs;
+        if (!knobs_say(s, KNOB_warpgroups)) continue;
+        ck_assert(!n || n == s->warpgroups);
+        n = s->warpgroups;
+    }
+    arena_free(a);
+    return n;
+}
+
 // Two warpgroups have them where weights are little work: neither places, nor sizes, nor masks that are looked up.
 TEST(tight_by_choice) {
     static const struct {
@@ -133,27 +153,13 @@ TEST(tight_by_choice) {
          3},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        Arena *a = arena_new();
-        Diags diags = diag_list(a);
-        const char *text = arena_printf(a, TIGHT "%s", cases[i].body);
-        const Backward *b = pass_backward(a, pu_stream(a, "t.attn", text, 0, NULL)->written, NULL);
-        PassOptions o = {.target = *target_get(TARGET_SM90A), .dtype = DT_BF16, .saves = b};
-        TileProgram *p = pass_backward_program(a, b, &o, &diags);
-        test_good(p != NULL, &diags);
-        int nests = 0;
-        for (int k = 0; k < p->kernels.n; k++) {
-            Knobs s = p->kernels.data[k]->schedule.knobs;
-            if (!knobs_say(&s, KNOB_warpgroups)) continue;
-            ck_assert_msg(s.warpgroups == cases[i].warpgroups, "%s: %d", cases[i].body,
-                          s.warpgroups);
-            nests++;
-        }
-        ck_assert_int_gt(nests, 0);
-        arena_free(a);
+        char text[512];
+        snprintf(text, sizeof text, TIGHT "%s", cases[i].body);
+        ck_assert_msg(nests_of(text, BATCH_DENSE) == cases[i].warpgroups, "%s", cases[i].body);
     }
 }
 
-// A table of distances gets its gradient in the nest, too, where that is asked for.
+// A table of distances gets its gradient in the nest, too.
 TEST(of_tables) {
     static const char *const texts[] = {
         "import std.normalization; attention a { dim D = 16; input t: f32[H, SPAN] grad; score(q, "
@@ -165,8 +171,17 @@ TEST(of_tables) {
         "softmax(s); }",
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        check_chosen("table", texts[i], TARGET_SM90A, i ? DT_F16 : DT_BF16,
-                     pu_knobs("warpgroups=2"));
+        check_scheduled("table", texts[i], TARGET_SM90A, i ? DT_F16 : DT_BF16);
+}
+
+// Nobody asks for it there, nor for packed documents.
+TEST(nests_by_choice) {
+#define NARROW                                                                                     \
+    "import std.normalization; attention a { dim D = 64; input t: f32[H, SPAN] grad; score(q, k) " \
+    "= dot(q, k); mask(b, h, i, j) = j <= i; normalize(s) = softmax(s); "
+    ck_assert_int_eq(nests_of(NARROW "}", BATCH_RAGGED), 2);
+    ck_assert_int_eq(
+        nests_of(NARROW "modify(s, b, h, i, j) = s + t[h, i - j + Sk]; }", BATCH_DENSE), 2);
 }
 
 static const TargetId gpus[] = {TARGET_SM80, TARGET_GFX942, TARGET_GFX1100, TARGET_SM90A};
