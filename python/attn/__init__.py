@@ -12,6 +12,7 @@ Nothing is built: the package finds libattnrt.so, and the compiler as the comman
 magic `%%attn`; `%%attn?` tells its options.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from ._compiler import CompileError, CompileWarning, compile
@@ -28,29 +29,20 @@ if TYPE_CHECKING:
     from ._torch import Attention as Attention, attention as attention
 
 
+_OF_TORCH = {"Attention": "_torch", "attention": "_torch", "Recurrence": "_recurrence", "recurrence": "_recurrence", "Spread": "_spread",
+             "SpreadPages": "_pages", "Plan": "_ranks"}  # fmt: skip
+
+
 def __getattr__(name: str) -> Any:
     """What needs PyTorch is there when it is asked for."""
-    if name in ("Attention", "attention"):
-        from . import _torch
-
-        return getattr(_torch, name)
-    if name in ("Recurrence", "recurrence"):
-        from . import _recurrence
-
-        return getattr(_recurrence, name)
-    if name == "Spread":
-        from ._spread import Spread
-
-        return Spread
-    if name == "SpreadPages":
-        from ._pages import SpreadPages
-
-        return SpreadPages
-    if name == "Plan":
-        from ._ranks import Plan
-
-        return Plan
-    raise AttributeError(f"module 'attn' has no attribute '{name}'")
+    if name not in _OF_TORCH:
+        raise AttributeError(f"module 'attn' has no attribute '{name}'")
+    try:
+        return getattr(importlib.import_module("." + _OF_TORCH[name], __name__), name)
+    except ModuleNotFoundError as e:
+        if e.name != "torch":
+            raise
+        raise ModuleNotFoundError(f"attn.{name} needs PyTorch; attn.compile works with NumPy and other arrays", name="torch") from e
 
 
 def load_ipython_extension(shell):

@@ -125,22 +125,24 @@ class Source:
 
 def compile(source: Path, *, target: str = "host", dtype: Any = None, opt: int = 3, entry: Optional[str] = None,
             defines: Optional[Mapping[str, Any]] = None, include: Iterable[Path] = (), debug: bool = False, schedule: Optional[str] = None,
-            phase: str = "fwd", layout: str = "dense", kv_dtype: Any = None, invariant: bool = False) -> "Artifact":  # fmt: skip
+            phase: str = "fwd", layout: str = "dense", kv_dtype: Any = None, invariant: bool = False,
+            deterministic: bool = False) -> "Artifact":  # fmt: skip
     """Compiles a file, or source text (anything with a line break or a brace in it).
 
     target: "host", "sm_80", "sm_90a", ...; dtype: of q, k, v, o ("f32", "float32" or torch.float32, which is the host's; else "bf16");
     entry: only this variant; defines: {"D": 128}; include: folders of imports; debug: as -g; schedule: "rows=64,keys=128", as
     --schedule (what `attnc tune` prints); phase: "fwd,bwd" adds the backward, .backward, and "fwd,part" .part and .combine; layout: "ragged",
     "paged", or "paged:16" for pages of 16 keys; kv_dtype: of k and v stored in 8 bits, "e4m3", "e5m2", "i8" or torch.float8_e4m3fn,
-    torch.float8_e5m2, torch.int8 (docs/serving.md)."""
+    torch.float8_e5m2, torch.int8; invariant: a sequence has the same bits in any batch (docs/serving.md); deterministic: the backward adds up dq,
+    dk and dv in one order, so that runs have the same bits (inputs with gradients are refused)."""
     dtype = dtype or ("f32" if target == "host" else "bf16")
-    made = make(Source(source, dtype=dtype, kv_dtype=kv_dtype, entry=entry, defines=defines, include=include), target, opt, debug, schedule, phase, layout, invariant)
+    made = make(Source(source, dtype=dtype, kv_dtype=kv_dtype, entry=entry, defines=defines, include=include), target, opt, debug, schedule, phase, layout, invariant, deterministic)
     if ": warning: " in made.said:
         warnings.warn(made.said, CompileWarning, stacklevel=2)
     return made
 
 
-def make(source, target, opt=3, debug=False, schedule=None, phase="fwd", layout="dense", invariant=False):
+def make(source, target, opt=3, debug=False, schedule=None, phase="fwd", layout="dense", invariant=False, deterministic=False):
     """The artifact of a Source. What the compiler said is its `said`."""
     from ._kernel import Artifact
 
@@ -151,6 +153,7 @@ def make(source, target, opt=3, debug=False, schedule=None, phase="fwd", layout=
         options += ["-g"] if debug else []
         options += [f"--layout={layout}"] if layout != "dense" else []
         options += ["--invariant"] if invariant else []
+        options += ["--deterministic"] if deterministic else []
         options += [f"--schedule={schedule}"] if schedule else []
         _, said = source.run([], *options)
         with open(result, "rb") as f:

@@ -177,6 +177,7 @@ def _recur_over(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], state0
     for name, x in given.items():
         _torch._check_gradient(name, x, name in learned)
     if any(_torch._wants_gradient(x) for x in given.values()):
+        spec = _torch._in_order(spec)
         first, _, last = given["q"], given["k"], given["v"]
         _has_backward(spec, int(first.shape[-1]), int(last.shape[-1]), _ELEMENTS[first.dtype], _torch._target(first.device))
     if spread is None:
@@ -199,12 +200,13 @@ class Recurrence(torch.nn.Module):
     state are whole, the same on all ranks.
 
     q, k, v, state0 and inputs that the source marks `grad` have gradients (first derivatives), where the target has the backward's kernels: a
-    call that wants them where it has not raises."""
+    call that wants them where it has not raises. Their last bits differ from run to run: a call that wants them raises with deterministic=True, and
+    where that is None (the default) and torch.use_deterministic_algorithms asks for more, or only warns where that flag is so set."""
 
     def __init__(self, source: "Union[str, os.PathLike[str]]", *, entry: Optional[str] = None, defines: Optional[Dict[str, Any]] = None,
-                 include: Sequence[str] = (), emit: Union[str, Sequence[str]] = (), opt: int = 3) -> None:  # fmt: skip
+                 include: Sequence[str] = (), emit: Union[str, Sequence[str]] = (), opt: int = 3, deterministic: Optional[bool] = None) -> None:  # fmt: skip
         super().__init__()
-        self.spec = _torch._specify(source, entry, defines, include, emit, opt, "recurrence")
+        self.spec = _torch._specify(source, entry, defines, include, emit, opt, deterministic, "recurrence")
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *inputs: Any, state0: Optional[torch.Tensor] = None,
                 spread: "Optional[Spread]" = None, **named: Any) -> Outputs:  # fmt: skip
@@ -216,6 +218,6 @@ class Recurrence(torch.nn.Module):
 def recurrence(source: "Union[str, os.PathLike[str]]", q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *inputs: Any,
                state0: Optional[torch.Tensor] = None, entry: Optional[str] = None, defines: Optional[Dict[str, Any]] = None,
                include: Sequence[str] = (), emit: Union[str, Sequence[str]] = (), opt: int = 3, spread: "Optional[Spread]" = None,
-               **named: Any) -> Outputs:  # fmt: skip
+               deterministic: Optional[bool] = None, **named: Any) -> Outputs:  # fmt: skip
     """Recurrence(source, ...)(q, k, v, ...), as a function."""
-    return _recur(_torch._specify(source, entry, defines, include, emit, opt, "recurrence"), q, k, v, inputs, state0, named, spread)
+    return _recur(_torch._specify(source, entry, defines, include, emit, opt, deterministic, "recurrence"), q, k, v, inputs, state0, named, spread)

@@ -8,6 +8,7 @@ import numbers
 import os
 import re
 import tempfile
+import warnings
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import torch
@@ -90,14 +91,15 @@ def _rows(spec: str, target: str = "host", elements: str = "f32", **dims: int) -
 def _kernel(spec: str, D: int, Dv: Optional[int], elements: str, target: str, phase: str = "fwd", layout: str = "dense") -> Kernel:
     """Dv: None where the source says it, because v is in k."""
     rows, source = _rows(spec, target, elements, D=D, **({} if Dv is None else {"Dv": Dv}))
-    opt = json.loads(spec)["opt"]
-    key = "\n".join((_compiler_identity(), target, elements, str(opt), phase, layout, rows))
+    given = json.loads(spec)
+    opt, deterministic = given["opt"], "bwd" in phase and bool(given.get("deterministic"))
+    key = "\n".join((_compiler_identity(), target, elements, str(opt), phase + " in one order" * deterministic, layout, rows))
     path = os.path.join(cache_folder(), hashlib.sha256(key.encode()).hexdigest() + ".artifact")
     try:
         with open(path, "rb") as f:
             artifact = Artifact(f.read(), source)
     except (OSError, rt.Error):  # there is none, or a damaged one
-        artifact = _compiler.make(source, target, opt, phase=phase, layout=layout)
+        artifact = _compiler.make(source, target, opt, phase=phase, layout=layout, deterministic=deterministic)
         _store(path, artifact._source)
     return artifact._only()
 
@@ -115,6 +117,32 @@ def _read_declared(spec: str) -> str:
 def _declared(spec: str) -> str:
     """The variant's name, and its operands and inputs, scalars and those with a gradient marked: "biased q+ k+ v+ bias cap= table+"."""
     return _read_declared(spec)
+
+
+@functools.lru_cache(maxsize=None)
+def _asks_order(spec: str) -> Optional[bool]:
+    asked: Optional[bool] = json.loads(spec).get("deterministic")
+    return asked
+
+
+@_constant
+def _in_order(spec: str) -> str:
+    """The specification of a call that wants gradients: where `deterministic`, or PyTorch's flag, asks for equal bits in every run, it says so."""
+    asked = _asks_order(spec)
+    if not (torch.are_deterministic_algorithms_enabled() if asked is None else asked):
+        return spec
+    given = json.loads(spec)
+    variant, *listed = _declared(spec).split(" ")
+    added = [i.strip("=+") for i in listed if i.endswith("+") and i.strip("=+") not in _OPERANDS]
+    if not added and given["kind"] == "attention":
+        return json.dumps({**given, "deterministic": True}, sort_keys=True)
+    whose = ", ".join(added) if given["kind"] == "attention" else "a recurrence"
+    said = f"{variant}: gradients of {whose} are added up in any order, and so differ in their last bits from run to run"
+    if asked is None and torch.is_deterministic_algorithms_warn_only_enabled():
+        warnings.warn(said, UserWarning, stacklevel=2)
+        return spec
+    by = "deterministic=True" if asked else "torch.use_deterministic_algorithms(True)"
+    raise RuntimeError(f"{said}; {by} refuses this, and deterministic=False allows it")
 
 
 @functools.lru_cache(maxsize=None)
@@ -465,7 +493,7 @@ def _imported(text: str, folders: Sequence[str]) -> str:
 
 @_constant
 def _specify(source: "Union[str, os.PathLike[str]]", entry: Optional[str], defines: Optional[Dict[str, Any]], include: Sequence[str],
-             emit: Union[str, Sequence[str]], opt: int, kind: str = "attention") -> str:  # fmt: skip
+             emit: Union[str, Sequence[str]], opt: int, deterministic: Optional[bool], kind: str = "attention") -> str:  # fmt: skip
     """All that a variant hangs on but the tensors, as a text: it goes with exported programs."""
     path, folders = os.fspath(source), [os.path.abspath(i) for i in include]
     if "\n" in path or "{" in path:
@@ -477,7 +505,7 @@ def _specify(source: "Union[str, os.PathLike[str]]", entry: Optional[str], defin
         folders.insert(0, os.path.dirname(os.path.abspath(path)))
     emit = [emit] if isinstance(emit, str) else list(emit)
     given = {"text": text, "name": name, "kind": kind, "entry": entry, "defines": defines or {}, "include": folders, "emit": emit, "opt": opt,
-             "imported": _imported(text, folders)}  # fmt: skip
+             "deterministic": deterministic, "imported": _imported(text, folders)}  # fmt: skip
     return json.dumps(given, sort_keys=True)
 
 
@@ -525,7 +553,7 @@ def _attend(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dic
             raise TypeError(f"{'kv_start' if packed[1] is not None else 'max_q'}: goes with q_start=")
         if hasattr(q, "placements") or any(ranks.values()):
             raise TypeError("q_start: rows of sequences one behind the other lie on one device")
-        arrays, scalars, wants = _prepared(spec, q, k, v, inputs, named, True)
+        spec, arrays, scalars, wants = _prepared(spec, q, k, v, inputs, named, True)
         arrays.update(_starts(q, k, packed[0], packed[1], q_offset))
         return _called(spec, arrays, scalars, wants, packed[2])
     if hasattr(q, "placements"):
@@ -541,17 +569,17 @@ def _attend(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dic
     if ranks.get("spread") is None:
         if any(ranks.values()):
             raise TypeError(f"{', '.join(n for n, x in ranks.items() if x)}: goes with spread=")
-        arrays, scalars, wants = _prepared(spec, q, k, v, inputs, named)
+        spec, arrays, scalars, wants = _prepared(spec, q, k, v, inputs, named)
         return _called(spec, arrays, scalars, wants, q_offset)
     from . import _ranks
 
     if _compiling():
         from . import _graph
 
-        arrays, scalars, wants = _prepared(spec, q, k, v, inputs, named)
+        spec, arrays, scalars, wants = _prepared(spec, q, k, v, inputs, named)
         return _asked(spec, _graph.called(spec, arrays, scalars, wants, q_offset, **ranks))
     with _ranks.told(ranks["spread"]):
-        arrays, scalars, wants = _prepared(spec, q, k, v, inputs, named)
+        spec, arrays, scalars, wants = _prepared(spec, q, k, v, inputs, named)
         return _asked(spec, _ranks.settle(spec, arrays, scalars, q_offset, wants, **ranks).call(arrays))
 
 
@@ -577,8 +605,8 @@ def _number(name: str, x: Any) -> Any:
 
 
 def _prepared(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dict[str, Any],
-              packed: bool = False) -> Tuple[Dict[str, Any], Dict[str, float], bool]:  # fmt: skip
-    """The operands and arrays of a call, its scalars, and whether it wants gradients: right, or an error."""
+              packed: bool = False) -> Tuple[str, Dict[str, Any], Dict[str, float], bool]:  # fmt: skip
+    """A call's specification, its operands and arrays, its scalars, and whether it wants gradients: right, or an error."""
     variant, *listed = _declared(spec).split(" ")
     declared = {i.strip("=+"): "=" not in i for i in listed}  # whether it is an array
     if "v" not in declared and v is not None:
@@ -597,7 +625,8 @@ def _prepared(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: D
         if x.device != operands["q"].device and x.dim():
             raise ValueError(f"{name}: is on {x.device}, and q on {operands['q'].device}")
     scalars = {n: x for n, x in given.items() if n not in arrays}
-    return arrays, scalars, any(_wants_gradient(x) for x in arrays.values())
+    wants = any(_wants_gradient(x) for x in arrays.values())
+    return _in_order(spec) if wants else spec, arrays, scalars, wants
 
 
 class Attention(torch.nn.Module):
@@ -616,7 +645,9 @@ class Attention(torch.nn.Module):
     entry: which variant of the file; defines: {"WINDOW": 128}; include: folders of imports; emit: outputs to give beside o, by
     their names: then a tuple comes back; opt: 0 to 3.
 
-    q, k, v and inputs that the source marks `grad` have gradients (first derivatives).
+    q, k, v and inputs that the source marks `grad` have gradients (first derivatives). deterministic: whether they have the same bits in every
+    run, at the cost of two more products of five; None: as torch.use_deterministic_algorithms says at the call. Where inputs have gradients, a
+    call that asks for this raises, or only warns where that flag is so set.
 
     spread (an attn.Spread): q, k, v are this rank's rows of a sequence over ranks, and so are arrays with an extent Sk or Sq, unless `whole`
     names them. Gradients of q, k, v and of such arrays are complete; of an array that every rank has a rank gets its share. kv_spread: where
@@ -625,9 +656,10 @@ class Attention(torch.nn.Module):
     rows, one after the other."""
 
     def __init__(self, source: "Union[str, os.PathLike[str]]", *, entry: Optional[str] = None, defines: Optional[Dict[str, Any]] = None,
-                 include: Sequence[str] = (), emit: Union[str, Sequence[str]] = (), opt: int = 3, mesh: Any = None) -> None:  # fmt: skip
+                 include: Sequence[str] = (), emit: Union[str, Sequence[str]] = (), opt: int = 3, mesh: Any = None,
+                 deterministic: Optional[bool] = None) -> None:  # fmt: skip
         super().__init__()
-        self.spec = _specify(source, entry, defines, include, emit, opt)
+        self.spec = _specify(source, entry, defines, include, emit, opt, deterministic)
         self.mesh = mesh
         self._spreads: "Dict[int, Spread]" = {}
         if mesh is not None:
@@ -677,8 +709,8 @@ def attention(source: "Union[str, os.PathLike[str]]", q: torch.Tensor, k: torch.
               kv_start: Optional[torch.Tensor] = None, max_q: Optional[int] = None, entry: Optional[str] = None, defines: Optional[Dict[str, Any]] = None,
               include: Sequence[str] = (), emit: Union[str, Sequence[str]] = (), opt: int = 3, spread: "Optional[Spread]" = None,
               kv_spread: "Optional[Spread]" = None, whole: Sequence[str] = (), method: Optional[str] = None, plan: "Optional[Plan]" = None,
-              **named: Any) -> Outputs:  # fmt: skip
+              deterministic: Optional[bool] = None, **named: Any) -> Outputs:  # fmt: skip
     """Attention(source, ...)(q, k, v, ...), as a function."""
-    spec = _specify(source, entry, defines, include, emit, opt)
+    spec = _specify(source, entry, defines, include, emit, opt, deterministic)
     ranks = {"spread": spread, "kv_spread": kv_spread, "whole": whole, "method": method, "plan": plan}
     return _attend(spec, q, k, v, inputs, named, q_offset, (q_start, kv_start, max_q), **ranks)

@@ -45,7 +45,7 @@ def _written(scale: float, causal: bool, window: int, cap: float, sinks: bool, d
         inputs=" ".join(inputs), scale=scale, modify=f"modify(s) = tanh_cap(s, {cap!r});" if cap else "", mask=" && ".join(mask) or "true",
         normalize="softmax_with_sink(s, sinks[h])" if sinks else "softmax(s)",
     )  # fmt: skip
-    return _specify(text, None, None, (), (), 3)
+    return _specify(text, None, None, (), (), 3, None)
 
 
 @_constant

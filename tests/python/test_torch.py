@@ -462,6 +462,37 @@ class Gradients(Case):
             for x in operand:
                 self.assertTrue((x.grad == 0).all())
 
+    def test_in_one_order(self):
+        """Equal bits in every run, by PyTorch's flag or deterministic=; what has none is refused, or by warn_only warned of."""
+        learned = "import std.normalization; attention learned { dim D = 16; input b: f32[H] grad; score(q, k) = dot(q, k); modify(s, x, h) = s * b[h]; normalize(s) = softmax(s); }"
+        b, small = torch.ones(4), operands()
+        flagged, allowed = attn.Attention(learned), attn.Attention(learned, deterministic=False)
+        recurrence = attn.Recurrence("recurrence r { dim D = 16; }")
+        q, k, v = (x.requires_grad_() for x in operands(sq=1500, sk=1500, hkv=4, b=1))
+        try:
+            for flag, asked in (True, None), (False, True):
+                torch.use_deterministic_algorithms(flag)
+                module = attn.Attention(CAUSAL, deterministic=asked)
+                first, *others = [torch.autograd.grad(module(q, k, v).sin().sum(), (q, k, v)) for _ in range(4)]
+                self.assertTrue(all(torch.equal(x, y) for other in others for x, y in zip(first, other)))
+            torch.use_deterministic_algorithms(True)
+            flagged(*small, b)  # no gradients are wanted
+            for x in small:
+                x.requires_grad_()
+            allowed(*small, b).sum().backward()
+            with self.assertRaisesRegex(RuntimeError, r"^learned: gradients of b are added .*; torch.use_deterministic_algorithms\(True\) refuses"):
+                flagged(*small, b)
+            with self.assertRaisesRegex(RuntimeError, "^r: gradients of a recurrence are"):
+                recurrence(q, k, v[..., :8])
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            with self.assertWarnsRegex(UserWarning, "^learned: gradients of b are added"):
+                flagged(*small, b).sum().backward()
+            torch.use_deterministic_algorithms(False)
+            with self.assertRaisesRegex(RuntimeError, "; deterministic=True refuses"):
+                attn.attention(learned, *small, b, deterministic=True)
+        finally:
+            torch.use_deterministic_algorithms(False)
+
     def test_threads(self):
         want = operands(sq=33, sk=50)
         module, failed = attn.Attention(CAUSAL), []
@@ -616,6 +647,8 @@ class Cache(Case):
         code = "import sys; sys.modules['torch'] = None; import attn; from attn import *; print(attn.version())"
         env = {**os.environ, "PYTHONPATH": os.path.join(ROOT, "python")}
         self.assertTrue(subprocess.check_output([sys.executable, "-c", code], env=env))
+        said = subprocess.run([sys.executable, "-c", code + "; attn.Attention"], env=env, stderr=subprocess.PIPE, text=True, check=False).stderr
+        self.assertRegex(said, "attn.Attention needs PyTorch")
 
 
 @unittest.skipUnless(hasattr(torch.library, "custom_op"), "needs PyTorch 2.4")
