@@ -182,7 +182,8 @@ static int strip_bytes(const TileKernel *k, const TileOp *op) {
 // ---- numbers of rows that go from warp to warp
 
 static int crossing_warps(const TileKernel *k, const TileOp *map) {
-    if (map->kind != TILE_MAP || !k->layouts.n) return 1;
+    if (map->kind != TILE_MAP || !k->layouts.n || map->results.data[0]->home != HOME_FRAGMENT)
+        return 1;
     int layout = tile_common_layout(k, map, map->axes, map->naxes), most = 1;
     for (int i = 0; i < map->outs.n && layout >= 0; i++) {
         const TileResult *out = &map->outs.data[i];
@@ -195,7 +196,8 @@ static int crossing_warps(const TileKernel *k, const TileOp *map) {
 
 int tile_crossing_bytes(const TileKernel *k) {
     int most = 1, rows = tile_grid_axis(k);
-    if (!tile_by_groups(k) || !k->schedule.knobs.share) return 0;
+    bool shares = tile_by_groups(k) && k->schedule.knobs.share;
+    if (!shares && k->purpose != PURPOSE_CHUNK_GRADIENTS) return 0;
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
         int warps = crossing_warps(k, op);
         if (warps > most) most = warps;

@@ -42,7 +42,9 @@ typedef struct PassOptions {
     BatchLayout batch;     // where rows lie
     int page;              // BATCH_PAGED: keys of a page; 0: any
     bool deterministic;    // of the backward: dq, dk and dv are added up in one order
-    bool invariant;        // of a batch: what a sequence gives follows from it alone, bit for bit
+    bool
+        by_positions; // of a recurrence's backward: the gradients of a chunk have its positions as rows; else channels
+    bool invariant; // of a batch: what a sequence gives follows from it alone, bit for bit
     // Inputs with a number for each query and key may be copied (dense.c): launches that cannot have that take other kernels.
     bool dense;
     ShapeClass shape;     // which launches the schedule is for

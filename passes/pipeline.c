@@ -241,6 +241,14 @@ static bool has_room(const TileProgram *p) {
     return most <= target_get(p->target)->shared_bytes;
 }
 
+static bool has_kernels(Arena *a, const ChunkBack *back, const PassOptions *o) {
+    Diags quiet = diag_list(a);
+    PassOptions own = *o;
+    own.seen = NULL;
+    TileProgram *p = pass_recurrence_backward_algorithm(a, back, &own, &quiet);
+    return p && pass_finish(p, &own, &quiet) && has_room(p);
+}
+
 // Positions of a chunk: as many as all kernels have room for, but few where channels have decays of their own: there several blocks an
 // SM are worth more than long chunks (1.3 to 1.5 times at 64 channels).
 static void choose_chunk(Arena *a, const ChunkBack *back, PassOptions *o) {
@@ -248,16 +256,13 @@ static void choose_chunk(Arena *a, const ChunkBack *back, PassOptions *o) {
     int most =
         dtype_half(o->dtype) ? MOST : MOST_F32; // f32 products are in registers with their operands
     if (o->target.kind == KIND_HOST || o->schedule.said) return;
-    PassOptions own = *o;
-    own.seen = NULL;
-    own.schedule.said = 1u << KNOB_keys;
-    for (own.schedule.keys = back->c->channel ? LEAST : most; own.schedule.keys > LEAST;
-         own.schedule.keys /= 2) {
-        Diags quiet = diag_list(a);
-        TileProgram *p = pass_recurrence_backward_algorithm(a, back, &own, &quiet);
-        if (p && pass_finish(p, &own, &quiet) && has_room(p)) break;
-    }
-    o->schedule = own.schedule;
+    o->schedule.said = 1u << KNOB_keys;
+    o->schedule.keys = most;
+    o->by_positions = dtype_half(o->dtype) && !back->c->channel;
+    if (o->by_positions && has_kernels(a, back, o)) return;
+    o->by_positions = false;
+    if (back->c->channel) o->schedule.keys = LEAST;
+    while (o->schedule.keys > LEAST && !has_kernels(a, back, o)) o->schedule.keys /= 2;
 }
 
 TileProgram *pass_recurrence_backward(Arena *a, const ChunkBack *back, const PassOptions *o,

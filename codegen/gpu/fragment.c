@@ -166,11 +166,12 @@ void cg_across_warps(Cg *cg, int layout, int axis, ExOp reduce, const TileValue 
     CgValue *value = &cg->value[v->id];
     const CgFragment *f = cg_fragment(cg, v);
     int rows = cg->k->axes[f->rows].extent, columns = layout_covers(l, axis) / warps;
-    assert(v->rank == 1 && 4 * rows % columns == 0);
+    assert(v->rank == 1);
     Val at = g->hooks->place(cg, NULL);
     at = cg_plus(cg, at, cg->launch.shared - bytes + (g->crossed ? bytes / 2 : 0));
     at = cg_add(cg, at, cg_times(cg, cg_thread_part(cg, layout, f->rows), 4));
-    Val own = cg_add(cg, at, cg_warp_part(cg, layout, axis, 4 * rows / columns));
+    Val number = cg_over(cg, cg_warp_part(cg, layout, axis, 1), columns);
+    Val own = cg_add(cg, at, cg_times(cg, number, 4 * rows));
     g->crossed = !g->crossed;
     if (cg->passed_by) g->hooks->barrier(cg);
     cg->passed_by = false, cg->crossings++;

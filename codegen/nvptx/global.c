@@ -25,8 +25,9 @@ static int warp_columns(const CgFragment *f) {
 // The columns that lie before those of a warp, where warps share them.
 static Val columns_before(Cg *cg, const CgAccess *a) {
     int own = warp_columns(a->f);
-    assert(!(own & (own - 1)));
-    return cg_and(cg, cg_thread_part(cg, a->v->layout, a->f->columns), cg_i32(cg, -own));
+    Val at = cg_thread_part(cg, a->v->layout, a->f->columns);
+    if (!(own & (own - 1))) return cg_and(cg, at, cg_i32(cg, -own));
+    return cg_times(cg, cg_over(cg, at, own), own);
 }
 
 static CgAccess access_of(Cg *cg, const TileOp *op, const TileValue *v) {

@@ -15,6 +15,7 @@
 // A kernel of lanes has an element in each lane.
 #include "ir/tile_shared.h"
 #include "passes/schedule/schedule.h"
+#include "passes/tile/rewrite.h"
 
 #include <assert.h>
 #include <ctype.h>
@@ -108,7 +109,7 @@ static bool lies(const Lay *s) {
     int rows = layout_covers(&l, s->row);
     int warps = k->schedule.warps / layout_count(&l, LAYOUT_WARP), extent = k->axes[s->row].extent;
     if (s->kind == MMA_WGMMA && extent == rows) return warps > 0; // warpgroups have columns each
-    if (tile_by_groups(k) && extent < rows * warps)
+    if ((tile_by_groups(k) || k->purpose == PURPOSE_CHUNK_GRADIENTS) && extent < rows * warps)
         return extent >= rows && rows * warps % extent == 0;
     return warps > 0 && extent >= rows * warps && extent % (rows * warps) == 0;
 }
@@ -140,6 +141,18 @@ static int add(Lay *s, const Layout *l, const char *name) {
     return k->layouts.n - 1;
 }
 
+// The first layout that has an axis as rows.
+static int beside_tile(const TileKernel *k, int axis) {
+    for (int i = 0; i < k->layouts.n; i++) {
+        const Layout *l = &k->layouts.data[i].is;
+        for (int d = 0; d < l->n; d++)
+            if (l->digit[d].place == LAYOUT_LANE && l->digit[d].axis == axis &&
+                l->digit[d].step == 1)
+                return i;
+    }
+    return 0;
+}
+
 // The layout of a tile with such axes, narrow or not; -1: it has no columns, and comes later. A tile without the grid's rows
 // has its first axis as rows.
 static int layout_for(Lay *s, const uint8_t *axes, int n, bool narrow) {
@@ -148,11 +161,12 @@ static int layout_for(Lay *s, const uint8_t *axes, int n, bool narrow) {
         Layout l = lanes(s->k, s->t);
         return add(s, &l, "lanes");
     }
-    if (n == 2 && axes[0] != row && axes[1] != row) row = axes[0];
+    bool beside = n && pass_by_positions(s->k) && tile_root_axis(s->k, axes[0]) == row;
+    if ((n == 2 && axes[0] != row && axes[1] != row) || (n == 1 && beside)) row = axes[0];
     for (int i = 0; i < n; i++)
         if (axes[i] != row) col = axes[i];
     if (col == OTHER && s->tiles) return -1;
-    if (col == OTHER && s->k->layouts.n) return 0;
+    if (col == OTHER && s->k->layouts.n) return beside_tile(s->k, axes[0]);
     bool whole = s->kind == MMA_WMMA && col < OTHER && narrow;
     Layout l = laid(s, row, col, whole);
     return add(s, &l, name_of(s, row, col, whole));

@@ -143,7 +143,7 @@ static bool suits_groups(const TileProgram *p, const TileKernel *k, const Extent
 }
 
 // Two warpgroups with 64 columns of v each instead of two blocks: the scores are made once, and q and k are read once (0.86 of gated
-// DeltaNet's time on an H100, 0.94 of retention's).
+// DeltaNet's time on an H100, 0.94 of retention's; of the backward's adjoint 0.54).
 static void widen(const TileProgram *p, TileKernel *k, Knobs *s) {
     enum { COLUMNS = 128, LEAST = 16 };
     Knobs wide = *s;
@@ -151,7 +151,7 @@ static void widen(const TileProgram *p, TileKernel *k, Knobs *s) {
     if (!s->groups || p->Dv < COLUMNS) return;
     Extents e = extents_of(p, k, wide);
     pass_fit_together(p, k, &e, wide, wide.warps, LEAST);
-    if (suits_groups(p, k, &e, wide)) *s = wide;
+    if (suits_groups(p, k, &e, wide) && (!p->chunks || e.step == s->keys)) *s = wide;
 }
 
 // Many queries of a batch, for sm_90a: two warpgroups of 64 rows, and 128 keys at a time (1.2 to 1.3 times as fast as mma.m16n8k16 at 128
@@ -171,7 +171,7 @@ static void choose_groups(const TileProgram *p, const TileKernel *k, const PassO
     if (suits_groups(p, k, &e, by) && pass_shared(&b) <= o->target.shared_bytes) *s = by;
 }
 
-// free: nothing was asked for.
+// free: nothing was asked for, but for the positions of a backward's chunks.
 static bool bind_axes(TileProgram *p, TileKernel *k, Knobs *s, bool free, Diags *diags) {
     enum { LEAST = 16, MOST_LOADS = 4 };
     if (!pass_tile_columns(p, k, columns_of(p, k), UNIT_COLUMNS, diags)) return false;
@@ -339,9 +339,22 @@ static Knobs for_gradients(const TileProgram *p, const TileKernel *k, Knobs s) {
     return with_room(p, k, s);
 }
 
-// Sums over channels are of all of them: each warp has 16 or 32.
-static Knobs for_chunk_gradients(const TileProgram *p, Knobs s) {
+// Whether so many warps that share 16 rows have 16 columns each, or a multiple.
+static bool share_columns(const TileProgram *p, int keys, int warps) {
+    enum { PART = 16 };
+    int across = PART * warps > keys ? PART * warps / keys : 1;
+    return pass_padded(p->D, PART) / PART % across == 0 &&
+           pass_padded(p->Dv, PART) / PART % across == 0 && keys / PART % across == 0;
+}
+
+// Sums over channels are of all of them: each warp has 16 or 32. Where rows are positions, warps share their columns.
+static Knobs for_chunk_gradients(const TileProgram *p, const TileKernel *k, Knobs s) {
     enum { MOST_WARPS = 8 };
+    if (pass_by_positions(k)) {
+        s.rows = s.keys, s.blocks = 1;
+        for (s.warps = MOST_WARPS; s.warps > 1 && !share_columns(p, s.keys, s.warps);) s.warps /= 2;
+        return s;
+    }
     for (s.warps = 4; s.warps < MOST_WARPS && 16 * s.warps < p->D;) s.warps *= 2;
     for (s.rows = 16 * s.warps; s.rows < p->D;) s.rows *= 2;
     s.blocks = 1;
@@ -382,13 +395,14 @@ bool pass_tile_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
         Knobs s = is_few ? few : gradients && free ? for_gradients(p, k, main) : main;
         if (k->purpose == PURPOSE_DELTA && free) // several sums over pairs, each of two scores
             s = with_registers(p, k, with_room(p, k, s), registers_for(p, s) / 2);
-        if (k->purpose == PURPOSE_CHUNK_GRADIENTS) s = for_chunk_gradients(p, s);
+        if (k->purpose == PURPOSE_CHUNK_GRADIENTS) s = for_chunk_gradients(p, k, s);
         if (k->purpose == PURPOSE_STEPS) s = for_steps(p, k, s);
         if (k->purpose == PURPOSE_STARTS) s = for_starts(s);
         if (!tile_has(&k->body, TILE_MMA) &&
             !pass_tile_columns(p, k, few.few_columns, LEAST_COLUMNS, NULL)) // all, where they must
             return false;
         if (free) choose_groups(p, k, o, &s);
+        free |= p->chunks && !(o->schedule.said & ~(1u << KNOB_keys));
         if (!choose_chunk(k, o, diags, &s) || !bind_axes(p, k, &s, free, diags)) return false;
         if (starts_without_state(k, &s)) pass_stateless_first(p, k);
         k->schedule = (TileSchedule){.lane_axis = -1,

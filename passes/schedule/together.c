@@ -17,7 +17,8 @@ enum {
 static bool lacks_rows(const TileKernel *k, const TileOp *op) {
     int rows = tile_grid_axis(k);
     for (int i = 0; i < op->results.n; i++)
-        if (tile_has_axis(op->results.data[i], rows)) return false;
+        for (int a = 0; a < op->results.data[i]->rank; a++)
+            if (tile_root_axis(k, op->results.data[i]->axis[a]) == rows) return false;
     return rows >= 0;
 }
 
@@ -104,13 +105,17 @@ static bool is_spread(const TileProgram *p, const TileOp *map) {
 
 // Not where each warp has its part of the contracted axis, or of the other operand.
 static bool takes_registers(const TileKernel *k, const TileOp *mma, const TileValue *v) {
+    enum { ROWS = 16 };
     int rows = tile_grid_axis(k);
-    return tile_has_axis(v, rows) && tile_has_axis(mma->results.data[0], rows);
+    bool whole = !pass_by_positions(k) || k->axes[rows].extent >= ROWS * k->schedule.warps;
+    return whole && tile_has_axis(v, rows) && tile_has_axis(mma->results.data[0], rows);
 }
 
 static bool asks_shared(const TileProgram *p, const TileKernel *k, const TileOp *op, int arg) {
     if (op->kind == TILE_MMA) return arg < 2 && !takes_registers(k, op, op->args.data[arg]);
     if (op->kind == TILE_INVERT) return true;
+    if (op->kind == TILE_STORE && pass_by_positions(k)) // of copies one would have to add
+        return op->add && op->args.data[arg]->rank == 1;
     return op->kind == TILE_MAP && is_shared(op) && !is_spread(p, op);
 }
 
@@ -121,12 +126,11 @@ bool pass_goes_through(const TileProgram *p, const TileKernel *k, const TileValu
     return false;
 }
 
-// By all threads: what they scan, what has three axes, and what is summed over the rows.
-static bool is_of_all(const TileKernel *k, const TileOp *map) {
-    bool all = map->naxes > 2 || tile_scans(map);
-    for (int i = 0; i < map->outs.n; i++)
-        all |= map->outs.data[i].reduce != EX_CONST &&
-               map->outs.data[i].reduce_axis == tile_grid_axis(k);
+// Numbers of rows of what lies in shared memory.
+static bool is_of_shared(const TileProgram *p, const TileKernel *k, const TileOp *map) {
+    bool all = pass_by_positions(k);
+    for (int i = 0; i < map->args.n; i++) all &= lies_shared(p, map->args.data[i]);
+    for (int i = 0; i < map->results.n; i++) all &= map->results.data[i]->rank < 2;
     return all;
 }
 
@@ -136,7 +140,7 @@ static bool wants_shared(const TileProgram *p, const TileKernel *k, const TileOp
     bool through = false;
     for (int i = 0; i < op->results.n && is_elementwise(op); i++)
         through |= pass_goes_through(p, k, op->results.data[i]);
-    return through || lacks_rows(k, op) || is_of_all(k, op);
+    return through || lacks_rows(k, op) || pass_goes_through_rows(k, op) || is_of_shared(p, k, op);
 }
 
 // Where a product is one of matrix instructions, or of a thread's own multiply-adds.

@@ -186,8 +186,11 @@ static void join_maps(TileProgram *p, TileOp *first, TileOp *later, bool down) {
     tile_unlink(later);
 }
 
-static bool try_join(TileProgram *p, TileOp *first, TileOp *later) {
+static bool try_join(TileProgram *p, const TileKernel *k, TileOp *first, TileOp *later) {
     if (later->kind != TILE_MAP || pass_map_axes(first) != pass_map_axes(later)) return false;
+    if (pass_by_positions(k) && first->naxes > 1 &&
+        pass_goes_through_rows(k, first) != pass_goes_through_rows(k, later))
+        return false; // one is made in registers, the other in shared memory
     if (!reads_any(later, first) && !share_operand(first, later)) return false;
     if (!reads_elements_only(first, later)) return false;
     if (first->args.n + later->args.n > PASS_MAX_OPERANDS) return false;
@@ -197,12 +200,12 @@ static bool try_join(TileProgram *p, TileOp *first, TileOp *later) {
     return true;
 }
 
-static bool join_in_block(TileProgram *p, TileBlock *b) {
+static bool join_in_block(TileProgram *p, const TileKernel *k, TileBlock *b) {
     for (TileOp *first = b->first; first; first = first->next) {
-        if (first->kind == TILE_LOOP && join_in_block(p, &first->body)) return true;
+        if (first->kind == TILE_LOOP && join_in_block(p, k, &first->body)) return true;
         if (first->kind != TILE_MAP) continue;
         for (TileOp *later = first->next; later; later = later->next)
-            if (try_join(p, first, later)) return true;
+            if (try_join(p, k, first, later)) return true;
     }
     return false;
 }
@@ -213,7 +216,7 @@ void pass_fuse(TileProgram *p) {
         if (tile_has_lanes(k)) continue;
         sink_factors(p, k);
         pass_tidy(p); // forwards what is a bare value by now
-        while (join_in_block(p, &k->body)) {
+        while (join_in_block(p, k, &k->body)) {
         }
         sink_factors(p, k);
     }

@@ -8,6 +8,9 @@
 //         %dy[U, E] = p' do + w F1;  %dx[T, E] = (I - N')^-1 dy;  F = F * exp2(L_end) + q' (do * exp2(L)) + e' (c dx * exp2(L))
 //     gradients   grid b, h, T:  of one chunk, all else: p = (do x') * exp2(L - L_j);  z[T, D] = p w + do S';  dw[U, D] = p' q + x F'
 //
+// Rows of the gradients' blocks are positions (PassOptions.by_positions), so that sums over channels are a warp's and its neighbour's, or
+// channels, where the decays are channels' or products are not of 16 bits.
+//
 // States and gradients of states lie in workspace in the element type, one for each chunk. Heads that share q, k or v add up in
 // sums of f32, which a last kernel converts; other launches have a plan without. The gradient of a decay is one of its exponent: what
 // reads at or behind it, without what both wrote and read there. A decay of 0 has one of its own: of the pairs with that zero alone
@@ -46,10 +49,17 @@ static TileOp *at_chunk(Back *b, TileKind kind, int tensor) {
     TileOp *op = tile_op(r->p, r->k, r->block, kind, r->rec->span);
     op->tensor = tensor;
     op->coord[0] = (TileCoord){.axis = -1, .at = ex_symbol(r->x, SYM_B)};
-    op->coord[1] = (TileCoord){.axis = -1, .at = ex_symbol(r->x, SYM_H)};
-    op->coord[2] = (TileCoord){.axis = -1, .at = recur_tile_of(r, r->T)};
-    op->coord[3] = (TileCoord){.axis = r->D, .at = recur_tile_of(r, r->D)};
-    op->coord[4] = (TileCoord){.axis = r->E, .at = recur_tile_of(r, r->E)};
+    const Ex *h = ex_symbol(r->x, SYM_H), *tile = recur_tile_of(r, r->T);
+    int n = 1, axes[2] = {r->D, r->E};
+    if (b->by_positions) { // as the products that read it want it: a matrix of its own, of rows of channels
+        tile = ex_2(r->x, EX_ADD, ex_2(r->x, EX_MUL, h, recur_size(r, b->chunks)), tile);
+        axes[0] = r->E, axes[1] = r->D;
+    } else {
+        op->coord[n++] = (TileCoord){.axis = -1, .at = h};
+    }
+    op->coord[n++] = (TileCoord){.axis = -1, .at = tile};
+    for (int i = 0; i < 2; i++)
+        op->coord[n++] = (TileCoord){.axis = axes[i], .at = recur_tile_of(r, axes[i])};
     return op;
 }
 
@@ -116,7 +126,11 @@ static Reads load_reads(Back *b, Write *w, bool all) {
     r->norm_q = recur_norm(r, "nq", r->raw_q, ALONG_T, r->D);
     r->norm_k[ALONG_U] = recur_norm(r, "nk", r->raw_k[ALONG_U], ALONG_U, r->D);
     r->norm_k[ALONG_T] = recur_beside(r, "nkt", r->norm_k[ALONG_U], r->U, r->T);
-    if (all) {
+    if (all && b->by_positions && is_solved(b, 0)) { // nothing is multiplied with it
+        r->raw_v[ALONG_T] = recur_load(r, "v", r->v, RSIZE_HV, r->T, r->E);
+        r->raw_v[ALONG_T]->home = HOME_FRAGMENT;
+        r->norm_v[ALONG_T] = recur_norm(r, "nvt", r->raw_v[ALONG_T], ALONG_T, r->E);
+    } else if (all) {
         r->raw_v[ALONG_U] = recur_load(r, "v", r->v, RSIZE_HV, r->U, r->E);
         r->raw_v[ALONG_T] = recur_beside(r, "vt", r->raw_v[ALONG_U], r->U, r->T);
         r->norm_v[ALONG_U] = recur_norm(r, "nv", r->raw_v[ALONG_U], ALONG_U, r->E);
@@ -434,9 +448,10 @@ static void build_gradients(Back *b, const char *name) {
     Chunked x = {.s0 = NULL};
     recur_kernel(r, name, PURPOSE_CHUNK_GRADIENTS);
     TileKernel *k = r->k;
-    k->axes[r->D].whole = false, k->axes[r->E].whole = true;
-    k->grid[2].axis = r->D;
-    k->grid[k->ngrid++] = (TileGrid){.sym = SYM_TILE, .axis = r->T, .count = ex_i32(r->x, 1)};
+    k->axes[r->D].whole = b->by_positions, k->axes[r->E].whole = true;
+    k->grid[2].axis = b->by_positions ? r->T : r->D;
+    if (!b->by_positions)
+        k->grid[k->ngrid++] = (TileGrid){.sym = SYM_TILE, .axis = r->T, .count = ex_i32(r->x, 1)};
     Reads reads = load_reads(b, x.w, true);
     load_written(b, &x);
     x.read[x.nreads++] = (BackRead){.is = reads.query, .n = reads.query.number};
@@ -488,14 +503,13 @@ static int work(Back *b, const char *name, int index, Dtype t, int heads, int co
 
 static int work_of_chunks(Back *b, const char *name, int index) {
     Recur *r = &b->r;
-    TileTensor t = {.name = name,
-                    .role = TENSOR_WORK,
-                    .index = index,
-                    .dtype = r->p->dtype,
-                    .rank = 5,
-                    .extent = {recur_size(r, RSIZE_B), recur_size(r, RSIZE_H),
-                               recur_size(r, b->chunks), ex_i32(r->x, r->rec->D),
-                               ex_i32(r->x, r->rec->Dv)}};
+    const Ex *D = ex_i32(r->x, r->rec->D), *Dv = ex_i32(r->x, r->rec->Dv);
+    TileTensor t = {.name = name, .role = TENSOR_WORK, .index = index, .dtype = r->p->dtype};
+    t.extent[t.rank++] = recur_size(r, RSIZE_B);
+    if (!b->by_positions) t.extent[t.rank++] = recur_size(r, RSIZE_H);
+    t.extent[t.rank++] = recur_size(r, b->by_positions ? b->all_chunks : b->chunks);
+    t.extent[t.rank++] = b->by_positions ? Dv : D;
+    t.extent[t.rank++] = b->by_positions ? D : Dv;
     return tile_tensor(r->p, t);
 }
 
@@ -596,12 +610,16 @@ static Run build_segments(Back *b, Segments *s) {
 TileProgram *pass_build_recurrence_backward(Arena *a, const ChunkBack *back, const PassOptions *o,
                                             Diags *diags) {
     const RecProgram *rec = back->c->rec;
-    Back b = {.back = back, .diags = diags, .good = true};
+    Back b = {.back = back, .diags = diags, .by_positions = o->by_positions, .good = true};
     Recur *r = &b.r;
     *r = (Recur){.arena = a, .x = rec->pool, .c = back->c, .rec = rec};
     TileProgram *p = r->p = recur_program(a, rec, o);
     p->phase = PHASE_BWD;
     b.chunks = p->chunks = pass_size(p, "chunks", ex_i32(r->x, 1));
+    if (b.by_positions)
+        b.all_chunks =
+            pass_size(p, "chunks_of_heads",
+                      ex_2(r->x, EX_MUL, recur_size(r, RSIZE_H), recur_size(r, b.chunks)));
     add_tensors(&b, o->dtype);
     Run chains = build_chains(&b), gradients[2], converts = {0, 0};
     for (int i = 0; i < 2; i++) {

@@ -9,7 +9,8 @@ typedef struct Back {
     const ChunkBack *back;
     Diags *diags;
     bool shared;               // heads share q, k or v
-    int chunks;                // the size
+    bool by_positions;         // rows of the gradients' blocks are positions; else channels
+    int chunks, all_chunks;    // sizes: of a sequence; of the heads
     int works;                 // workspace tensors
     int dout, dstate, dstate0; // tensors; dout: of o before `output`
     int grad_o;                // that of o, as it comes

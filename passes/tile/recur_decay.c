@@ -128,8 +128,9 @@ static TileValue *through(const Flow *f) {
     Recur *r = f->r;
     TileOp *map = recur_open(r, r->D, r->E, -1);
     const Ex *e = ex_2(r->x, EX_MUL, recur_in(r, map, f->x->f1), recur_in(r, map, f->x->s0));
-    TileValue *v = sum(f, map, "fs", r->E, e);
-    if (!r->c->channel) v = recur_summed(r, v, r->D);
+    int first = f->b->by_positions ? r->D : r->E; // which lie side by side
+    TileValue *v = sum(f, map, "fs", first, e);
+    if (!r->c->channel) v = recur_summed(r, v, first == r->D ? r->E : r->D);
     map = recur_open(r, f->columns, -1, -1);
     return recur_out(r, map, "fs",
                      since(f, map, r->decay.end, r->decay.zero_end, &f->end, recur_in(r, map, v)));
@@ -163,34 +164,42 @@ static TileValue *channel_pass(const Flow *f, const BackRead *read) {
     return recur_out(r, map, "fp", ex_2(r->x, EX_SUB, recur_in(r, map, a), recur_in(r, map, b)));
 }
 
-// Likewise of one decay for all channels.
-static TileValue *row_pass(const Flow *f, const BackRead *read) {
+// Likewise of one decay for all channels, of all reads of S_t, or of S_{t-1}; NULL: there are none.
+static TileValue *row_pass(const Flow *f, bool before) {
     Recur *r = f->r;
     TileValue *all = NULL;
-    for (int i = 0; i < r->c->nwrites; i++) {
+    for (int i = 0; i < f->x->nreads * r->c->nwrites; i++) {
+        const BackRead *read = &f->x->read[i / r->c->nwrites];
+        if (of_before(&read->is) != before) continue;
         TileOp *map = recur_open(r, r->T, r->U, -1);
-        all = recur_plus(r, "fp", all, recur_out(r, map, "fp", pair(f, map, read, i)));
+        const Ex *e = pair(f, map, read, i % r->c->nwrites);
+        all = recur_plus(r, "fp", all, recur_out(r, map, "fp", e));
     }
+    if (!all) return NULL;
     TileOp *map = recur_open(r, r->T, r->U, -1);
     TileValue *left = recur_out(r, map, "fl", recur_in(r, map, all)); // of the writes before
     TileResult *to = &map->outs.data[0];
     to->reduce = EX_ROWSUM, to->reduce_axis = r->U, to->scan = SCAN_PREFIX, to->strict = true;
     map = recur_open(r, r->T, r->U, -1);
-    const Ex *reads =
-        ex_2(r->x, of_before(&read->is) ? EX_LT : EX_LE, recur_pos(r, r->U), recur_pos(r, r->T));
+    const Ex *reads = ex_2(r->x, before ? EX_LT : EX_LE, recur_pos(r, r->U), recur_pos(r, r->T));
     return recur_along_t(r, sum(f, map, "fp", r->T, recur_where(r, reads, recur_in(r, map, left))));
 }
 
 static TileValue *exponents(const Flow *f) {
     Recur *r = f->r;
     TileValue *all = NULL;
-    for (int i = 0; i < f->x->nreads; i++) {
-        const BackRead *read = &f->x->read[i];
-        all = recur_plus(r, "dl", all, (r->c->channel ? channel_pass : row_pass)(f, read));
-        TileValue *start = of_start(f, read);
+    for (int before = 0; before < 2; before++) {
+        TileValue *start = NULL;
+        if (!r->c->channel) all = recur_plus(r, "dl", all, row_pass(f, before));
+        for (int i = 0; i < f->x->nreads; i++) {
+            const BackRead *read = &f->x->read[i];
+            if (of_before(&read->is) != before) continue;
+            if (r->c->channel) all = recur_plus(r, "dl", all, channel_pass(f, read));
+            start = recur_plus(r, "rs", start, of_start(f, read));
+        }
+        if (!start) continue;
         TileOp *map = recur_open(r, r->T, f->columns, -1);
-        TileValue *later =
-            scan(f, map, "rs", SCAN_SUFFIX, of_before(&read->is), recur_in(r, map, start));
+        TileValue *later = scan(f, map, "rs", SCAN_SUFFIX, before, recur_in(r, map, start));
         all = recur_plus(r, "dl", all, later);
     }
     TileValue *end = recur_along_t(r, to_end(f)), *whole = through(f);

@@ -198,6 +198,30 @@ void pass_place(TileOp *op, const char *role, int stage, int order) {
     op->place = (TilePlace){stage, order};
 }
 
+bool pass_by_positions(const TileKernel *k) {
+    int rows = tile_grid_axis(k);
+    return k->purpose == PURPOSE_CHUNK_GRADIENTS && rows >= 0 && rows + 1 < k->naxes &&
+           k->axes[rows + 1].beside == rows;
+}
+
+// The grid's, or what lies beside them.
+static int rows_of(const TileKernel *k, const TileOp *map) {
+    int rows = tile_grid_axis(k), beside = -1;
+    for (int i = 0; i < map->naxes; i++) {
+        if (map->axes[i] == rows) return rows;
+        if (tile_root_axis(k, map->axes[i]) == rows) beside = map->axes[i];
+    }
+    return beside;
+}
+
+bool pass_goes_through_rows(const TileKernel *k, const TileOp *map) {
+    bool all = map->naxes > 2 || tile_scans(map);
+    int rows = rows_of(k, map);
+    for (int i = 0; i < map->outs.n && rows >= 0; i++)
+        all |= map->outs.data[i].reduce != EX_CONST && map->outs.data[i].reduce_axis == rows;
+    return all;
+}
+
 bool pass_cooperative(const TileKernel *k, const TileOp *map) {
     const TileValue *v = map->results.data[0];
     int rows = tile_grid_axis(k);

@@ -83,6 +83,10 @@ int pass_own_size(TileProgram *p, const char *name, ExOp over, const Ex *among, 
 int pass_padded(int n, int to); // the next multiple of `to`
 // A vector made of a tile in shared memory, whose rows are not the grid's: all threads make it
 // together, and all read it.
+// Whether rows of the gradients of a recurrence's chunk are its positions.
+bool pass_by_positions(const TileKernel *k);
+// Whether a map goes through the rows of a tile: it scans, has three axes, or sums over them.
+bool pass_goes_through_rows(const TileKernel *k, const TileOp *map);
 bool pass_cooperative(const TileKernel *k, const TileOp *map);
 void pass_to_shared(TileOp *op); // all of its results
 // A value of registers in shared memory: a map before `at` puts it there.
