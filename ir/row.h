@@ -76,8 +76,9 @@ typedef struct RowReduce {
     const char *name;
     Span span;
     const char *written; // the name of the `let` that is it and nothing else, or NULL
-    bool exact;          // an extremum that is found again to the last bit (passes/derive/decide.c)
-    Span call;           // of what holds it: nearest to it in another file, else in a clause
+    // An extremum that is found again to the last bit; a sum of scores that scores are subtracted from (passes/derive/decide.c).
+    bool exact;
+    Span call; // of what holds it: nearest to it in another file, else in a clause
 } RowReduce;
 
 typedef struct RowEmit {

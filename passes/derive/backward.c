@@ -365,11 +365,15 @@ static bool is_sensitive(void *ctx, const Ex *e) {
     return row_has_element(e) && uses_extremum(row, e);
 }
 
+// A sum of scores that scores are subtracted from.
+static bool meets_scores(const RowReduce *r) { return r->op == EX_ROWSUM && r->exact; }
+
 static void ask_dots(Derivative *d) {
     void *row = (void *)d->out->row;
     d->out->same_dots |= ex_any(d->weight, is_sensitive, row);
     for (int k = 0; k < d->row->reduces.n; k++)
-        d->out->same_dots |= ex_any(d->f[k], is_sensitive, row) || d->out->found[k];
+        d->out->same_dots |= ex_any(d->f[k], is_sensitive, row) || d->out->found[k] ||
+                             meets_scores(&d->row->reduces.data[k]);
 }
 
 static Backward *derive(Arena *a, const Stream *s) {

@@ -99,18 +99,31 @@ static const Ex *weighted(Derivative *d, const Ex *x) {
     return ex_plus(p, ex_chain(p, sum ? w : NULL, sum), scored);
 }
 
+// A sum of scores that scores are subtracted from: its gradient is subtracted from dw's part, of which it is the sum.
+static bool is_subtracted(const Derivative *d, int k) {
+    return d->rho[k].n && is_sum(d, k) && d->row->reduces.data[k].exact;
+}
+
+// Rounded once, so that with one key the difference is 0.
+static const Ex *rounded(Derivative *d, const Ex *part) {
+    return part ? ex_1(d->p, EX_ROUNDED, ex_simplify(d->p, part)) : NULL;
+}
+
 // The derivative by x of all that belongs to the pair; NULL: 0.
 static const Ex *of_pair(Derivative *d, const Ex *x) {
     ExPool *p = d->p;
     const Ex *sum = weighted(d, x), *dw = ex_symbol(p, SYM_DW);
     bool smooth = sum != NULL;
     if (!smooth) sum = back_come(d, dw, ex_derivative(p, d->weight, x));
+    for (int k = 0; k < d->row->reduces.n && !smooth; k++)
+        if (is_subtracted(d, k)) sum = rounded(d, sum);
     for (int k = 0; k < d->row->reduces.n; k++) {
         if (!d->rho[k].n || (smooth && is_sum(d, k))) continue;
         const Ex *df = ex_derivative(p, d->f[k], x);
         if (!df) continue;
         if (is_sum(d, k)) {
-            sum = ex_plus(p, sum, back_come_row(d, &d->rho[k], df));
+            const Ex *part = back_come_row(d, &d->rho[k], df);
+            sum = ex_plus(p, sum, is_subtracted(d, k) ? rounded(d, part) : part);
             continue;
         }
         Poly n = poly_of(d->polys, ex_1(p, EX_RCP, d->count[k])),

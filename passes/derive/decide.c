@@ -23,6 +23,11 @@
 //
 //     dot * 0.125 + bias[j],  exp(s - rowmax(s))   ->  s = rounded(fma(dot, 0.125, bias[j]))
 //
+// A sum of scores that meets its own elements in a difference (s less its mean) does the same to what it adds
+// up: with one key the difference is 0.
+//
+//     dot * 0.125,  s - rowsum(s) / n          ->  s = rounded(dot * 0.125)
+//
 // Harmless, and left alone, is what a rounding leaves in an exponent where scores are tame (tame.h) and the
 // power is only added and multiplied.
 #include "passes/derive/decide.h"
@@ -31,16 +36,18 @@
 #include "passes/derive/tame.h"
 #include "passes/simplify/simplify.h"
 
-enum { MOST_EXTREMA = 64 }; // told apart; the last stands for all beyond
+enum { MOST_MET = 64 }; // told apart; the last stands for all beyond
 
-typedef uint64_t Extrema;
+typedef uint64_t Reduces; // extrema, and sums of scores
 
 typedef struct Meeting {
     bool elem, reduces; // depends on the element; on reductions
-    Extrema in;         // that it depends on
-    Extrema linear;     // that met an element in sums, products and clamps
-    Extrema otherwise;  // ... in anything else
-    Extrema power;      // linear ones in an exponent
+    bool score;         // is as large as scores are
+    Reduces in;         // extrema that it depends on
+    Reduces sums;       // sums of scores that it is as large as
+    Reduces linear;     // those that met an element in sums, products and clamps
+    Reduces otherwise;  // ... in anything else
+    Reduces power;      // linear ones in an exponent
 } Meeting;
 
 typedef struct Decide {
@@ -50,17 +57,17 @@ typedef struct Decide {
     ExMemo known;  // Meeting * by expression
     ExMemo exact;  // what decides, in every formula
     ExMemo here;   // ... in the current formula
-    ExMemo frozen; // what extrema reduce that meet their elements
-    Extrema met;
-    bool score, score_frozen; // it decides; an extremum of it meets its elements
+    ExMemo frozen; // what is reduced and meets its reduction
+    Reduces met;
+    bool score, score_frozen; // it decides; a reduction of it meets its elements
     bool changed;             // what decides has grown
 } Decide;
 
-static Extrema bit_of(int reduction) {
-    return (Extrema)1 << (reduction < MOST_EXTREMA ? reduction : MOST_EXTREMA - 1);
+static Reduces bit_of(int reduction) {
+    return (Reduces)1 << (reduction < MOST_MET ? reduction : MOST_MET - 1);
 }
 
-// ---- where extrema meet their elements
+// ---- where reductions meet their elements
 
 static bool is_linear(const Ex *e) {
     switch ((int)e->op) {
@@ -101,10 +108,19 @@ static bool is_steep(const Ex *e, int argument) {
 static const Meeting *meeting(const Decide *d, const Ex *e) { return ex_memo_get(&d->known, e); }
 
 static Meeting of_symbol(const Decide *d, const Ex *e) {
-    if (e->sym == SYM_S || e->sym == SYM_KV_IDX) return (Meeting){.elem = true};
+    if (e->sym == SYM_S || e->sym == SYM_KV_IDX)
+        return (Meeting){.elem = true, .score = e->sym == SYM_S};
     if (e->sym != SYM_R) return (Meeting){0};
-    bool sum = d->row->reduces.data[e->index].op == EX_ROWSUM;
-    return (Meeting){.reduces = true, .in = sum ? 0 : bit_of(e->index)};
+    const RowReduce *r = &d->row->reduces.data[e->index];
+    if (r->op != EX_ROWSUM) return (Meeting){.reduces = true, .in = bit_of(e->index)};
+    return (Meeting){.reduces = true, .sums = meeting(d, r->f)->score ? bit_of(e->index) : 0};
+}
+
+// Sums that meet a score in a difference.
+static Reduces subtracted(const Decide *d, const Ex *e) {
+    if (e->op != EX_ADD && e->op != EX_SUB) return 0;
+    const Meeting *a = meeting(d, e->args[0]), *b = meeting(d, e->args[1]);
+    return (a->score ? b->sums : 0) | (b->score ? a->sums : 0);
 }
 
 static Meeting of_node(Decide *d, const Ex *e) {
@@ -119,7 +135,11 @@ static Meeting of_node(Decide *d, const Ex *e) {
         m.otherwise |= a->otherwise;
         m.power |= a->power;
         if (!keeps_error(e, k)) d->met |= a->power;
+        if (!keeps_error(e, k)) continue;
+        m.score |= a->score;
+        m.sums |= a->sums;
     }
+    m.linear |= subtracted(d, e);
     bool power = e->op == EX_EXP || e->op == EX_EXP2,
          scales = e->op == EX_MUL || e->op == EX_DIV || e->op == EX_NEG;
     if (m.elem && !power && !scales) *(is_linear(e) ? &m.linear : &m.otherwise) |= m.in;
@@ -170,6 +190,7 @@ static bool decides(const Decide *d, const Ex *e, int argument) {
     if (e->op == EX_CONV) return e->type != EX_F32;
     if (e->op == EX_FLOOR || e->op == EX_MOD || (e->op >= EX_EQ && e->op <= EX_LE)) return true;
     const Meeting *m = meeting(d, a);
+    if (!m->elem && subtracted(d, e) & d->met) return true; // a mean
     return is_steep(e, argument) && m->linear | m->otherwise;
 }
 
@@ -270,21 +291,41 @@ static void for_all(Decide *d, void (*fn)(Decide *, const Ex *)) {
     fn(d, row->score);
     fn(d, row->modified);
     fn(d, row->mask);
-    fn(d, row->output);
     for (int k = 0; k < row->reduces.n; k++) fn(d, row->reduces.data[k].f);
     fn(d, row->weight);
+    fn(d, row->output);
     for (int i = 0; i < row->emits.n; i++) fn(d, row->emits.data[i].value);
 }
 
-// Extrema that meet their elements, smoothly or not: what they reduce is one number everywhere.
+static void freeze(Decide *d, const Ex *e) {
+    d->score_frozen |= ex_uses(e, SYM_S, 0);
+    if (e->op != EX_CONST && e->op != EX_SYM) ex_memo_put(d->scratch, &d->frozen, e, e);
+}
+
+// The score's side of a difference with a sum of scores: a quotient goes into no fma, and with an extremum the side may stream.
+static void freeze_side(Decide *d, const Ex *e) {
+    const Meeting *m = meeting(d, e);
+    while (e->op == EX_NEG) e = e->args[0];
+    d->score_frozen |= ex_uses(e, SYM_S, 0);
+    if (m->elem && !m->in && e->op != EX_DIV && e->op != EX_RCP) freeze(d, e);
+}
+
+static void freeze_sides(Decide *d, const Ex *root) {
+    const Ex **order;
+    for (int i = ex_order(d->scratch, &root, 1, &order); i-- > 0;)
+        for (int k = 0; subtracted(d, order[i]) & d->met && k < order[i]->nargs; k++)
+            freeze_side(d, order[i]->args[k]);
+}
+
+// Reductions that meet their elements, smoothly or not: what extrema reduce is one number everywhere.
 static void freeze_met(Decide *d) {
+    for_all(d, freeze_sides);
     for (int k = 0; k < d->row->reduces.n; k++) {
         RowReduce *r = &d->out->reduces.data[k];
-        if (!(d->met & bit_of(k)) || r->op == EX_ROWSUM) continue;
+        bool sum = r->op == EX_ROWSUM;
+        if (!(d->met & bit_of(k)) || (sum && !meeting(d, r->f)->score)) continue;
         r->exact = true;
-        d->score_frozen |= ex_uses(r->f, SYM_S, 0);
-        if (r->f->op != EX_CONST && r->f->op != EX_SYM)
-            ex_memo_put(d->scratch, &d->frozen, r->f, r->f);
+        if (!sum) freeze(d, r->f);
     }
 }
 
