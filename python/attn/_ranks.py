@@ -8,6 +8,7 @@ A Spread of two dimensions does the second inside of a row of ranks, and the fir
 
 import functools
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -916,11 +917,28 @@ def balanced(spec: str, S: int, block: int, mesh: Any, inputs: Dict[str, Any]) -
     return Spread(mesh, S, order, [_length(own) for own in pieces])
 
 
+def _windows(load: Sequence[int], n: int) -> List[List[int]]:
+    """Which blocks each of n ranks has, as many as the others (or one less). Of the blocks that are left, as a ring, a rank takes consecutive ones
+    whose load is the mean: such places take the mean on average, so one of them comes near it. Of those within 2% one that cuts fewest runs."""
+    left, held, mean = list(range(len(load))), [], sum(load) / n
+    for r in range(n):
+        size = len(left)
+        count = size // (n - r)
+        sums = list(itertools.accumulate((load[i] for i in left + left[:count]), initial=0))
+        off = [abs(sums[at + count] - sums[at] - mean) for at in range(max(size, 1))]
+        cuts = [left[at] == left[at - 1] + 1 for at in range(size)] or [False]
+        at = min(range(len(off)), key=lambda at: (max(off[at], 0.02 * mean), cuts[at] + cuts[(at + count) % len(cuts)], off[at]))
+        own = set((left + left[:count])[at : at + count])
+        held.append(sorted(own))
+        left = [i for i in left if i not in own]
+    return held
+
+
 def _swapped(load: Sequence[int], n: int) -> List[List[int]]:
-    """Which blocks each of n ranks has, as many as the others (or one less): from one after the other, blocks of the fullest and of the emptiest
-    rank change places until the fullest has at most 4% above the mean. Where that does not come, the heaviest go first to the emptiest."""
+    """Which blocks each of n ranks has: windows, of which blocks of the fullest and of the emptiest rank
+    change places until the fullest has at most 4% above the mean. Where that does not come, the heaviest go first to the emptiest."""
     count, mean = len(load), sum(load) / n
-    held = [list(range(count * r // n, count * (r + 1) // n)) for r in range(n)]
+    held = _windows(load, n)
     sums = [sum(load[i] for i in own) for own in held]
     for _ in range(4 * count):
         full, empty = (f(range(n), key=sums.__getitem__) for f in (max, min))

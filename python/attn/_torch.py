@@ -693,7 +693,7 @@ class Attention(torch.nn.Module):
         return self._spreads[rows]
 
     def balance(self, S: int, block: int = 512, mesh: Any = None, **inputs: Any) -> "Spread":
-        """A Spread of S positions whose ranks have equal work, by the tiles that the mask visits: blocks of positions change places. inputs:
+        """A Spread of S positions whose ranks have equal work, by the tiles that the mask visits, in few pieces. inputs:
         those that the mask reads, whole and the same on every rank."""
         from . import _ranks
 

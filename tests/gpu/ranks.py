@@ -37,7 +37,12 @@ def how(order, method, S, module=None, inputs=None):
     """What a call takes to go over ranks."""
     sp = module.balance(S, **inputs) if order == "balanced" else attn.Spread(None, S, order)
     sp.buffer = 0 if method == "chunks" else None
-    return {"spread": sp, "method": "heads" if method == "heads" else "keys"}
+    return {"spread": sp, "method": "heads" if method == "heads" else "keys", **({"plan": attn.Plan()} if "doc" in (inputs or {}) else {})}
+
+
+def of_rank(sp, inputs):
+    """Documents are spread as keys are; a rank has all of the rest."""
+    return {n: sp.shard(x) if n == "doc" else x for n, x in inputs.items()}
 
 
 def step(module, tensors, do, inputs, **spread):
@@ -51,10 +56,10 @@ def compare(device, source, inputs, S, D, order, method, dtype, bound):
     module = attn.Attention(source)
     leaves = [x.clone().requires_grad_() for x in (q.to(dtype).float(), k.to(dtype).float(), v.to(dtype).float())]
     o, gradients = step(module, leaves, do.to(dtype).float(), inputs)
-    over = how(order, method, S)
+    over = how(order, method, S, module, inputs)
     sp = over["spread"]
-    own = [sp.shard(x.to(dtype), 2).requires_grad_() for x in (q, k, v)]
-    found, own_gradients = step(module, own, sp.shard(do.to(dtype), 2), inputs, **over)
+    own, given = [sp.shard(x.to(dtype), 2).requires_grad_() for x in (q, k, v)], of_rank(sp, inputs)
+    found, own_gradients = step(module, own, sp.shard(do.to(dtype), 2), given, **over)
     worst = 0.0
     for x, wanted in zip((found, *own_gradients), (o, *gradients)):
         worst = max(worst, float((sp.unshard(x.detach(), 2).double() - wanted.double()).norm() / wanted.double().norm()))
@@ -124,10 +129,8 @@ def rates(device, ranks, name, S, orders, inputs):
     for order in orders:
         for method in "keys", "chunks", "heads":
             over = how(order, method, S, module, inputs)
-            if inputs:
-                over["plan"] = attn.Plan()
             sp = over["spread"]
-            own, given = [sp.shard(x, 2) for x in tensors], {n: sp.shard(x) for n, x in inputs.items()}
+            own, given = [sp.shard(x, 2) for x in tensors], of_rank(sp, inputs)
             f, b, most = measured(lambda *t: module(*t, **given, **over), own)
             yield (f"    {order:10} {method:6} forward {f:6.2f} ms: {alone[0] / f / ranks:.3f} of one; backward {b:6.2f}: {alone[1] / b / ranks:.3f}; "
                    f"forward's memory {most >> 20} MB")  # fmt: skip
@@ -232,13 +235,13 @@ def peer(device, ranks, S, rotate):
             f"{alone[0] / over[0] / ranks:.3f} of one, backward {over[1]:.2f}: {alone[1] / over[1] / ranks:.3f}; forward's memory {over[2] >> 20} MB; {error:.1e} apart")  # fmt: skip
 
 
-def documents(device, S):
+def documents(device, S, of=4096):
     r = torch.Generator().manual_seed(3)
-    ends = torch.sort(torch.randint(0, S, (S // 4096,), generator=r)).values
+    ends = torch.sort(torch.randint(0, S, (S // of,), generator=r)).values
     return torch.searchsorted(ends, torch.arange(S), right=True).to(torch.int32)[None].to(device)
 
 
-CASES = "causal", "softmax", "sliding_window", "alibi", "softcap", "attention_sink"
+CASES = "causal", "softmax", "sliding_window", "alibi", "softcap", "attention_sink", "document"
 RATES = ("causal", 65536, ("zigzag", "contiguous"), {}), ("softmax", 32768, ("contiguous",), {}), ("sliding_window", 65536, ("contiguous",), {"WINDOW": 4096}), \
     ("document", 65536, ("zigzag", "balanced"), {"doc": documents})  # fmt: skip
 
@@ -257,13 +260,13 @@ def compile_all(names):
 
 
 def checks(device):
-    for order, method in ("contiguous", "keys"), ("zigzag", "keys"), ("contiguous", "chunks"), ("zigzag", "chunks"), ("zigzag", "heads"):
-        for name in CASES:
-            if name == "alibi" and method == "heads":  # which reads h
-                continue
-            inputs = {"sink": torch.zeros(8, device=device)} if name == "attention_sink" else {}
-            for dtype, bound in ((torch.float32, 2e-5), (torch.bfloat16, 1.2e-2)):
-                yield compare(device, library(name), inputs, 1000, 64, order, method, dtype, bound)
+    S = 1000
+    given = {"attention_sink": {"sink": torch.zeros(8, device=device)}, "document": {"doc": documents(device, S, 100).expand(2, S).contiguous()}}
+    cases = [(order, method, name) for order in ("contiguous", "zigzag") for method in ("keys", "chunks") for name in CASES]
+    cases += [("zigzag", "heads", name) for name in CASES if name != "alibi"]  # which reads h
+    for order, method, name in [*cases, *[("balanced", method, "document") for method in ("keys", "chunks", "heads")]]:
+        for dtype, bound in ((torch.float32, 2e-5), (torch.bfloat16, 1.2e-2)):
+            yield compare(device, library(name), given.get(name, {}), S, 64, order, method, dtype, bound)
 
 
 def all_rates(device, ranks):
