@@ -8,6 +8,7 @@
 //
 // and carried values in registers are phis of `head`, with what `where` skipped merged in `latch`.
 #include "codegen/cg.h"
+#include "codegen/lanes.h"
 
 #include <assert.h>
 #include <string.h>
@@ -105,6 +106,15 @@ static void lower_loop(Cg *cg, const TileOp *op) {
     cg->tile[op->axis] = tile;
 }
 
+static void lower_op(Cg *cg, const TileOp *op) {
+    if (!tile_has_lanes(cg->k)) {
+        cg->hooks->op(cg, op);
+        return;
+    }
+    CgLanes l = cg->hooks->lanes(cg);
+    cg_lanes_op(cg, &l, op);
+}
+
 static bool may_be_absent(const Cg *cg, const TileOp *store) {
     return tensor_traits(cg->p->tensors.data[store->tensor].role)->optional;
 }
@@ -120,7 +130,7 @@ static void lower_optional_store(Cg *cg, const TileOp *op) {
     if (may_be_absent(cg, op)) yes = LLVMBuildIsNotNull(cg->b, cg_pointer(cg, op->tensor), "");
     if (op->when && !op->behind) yes = cg_and(cg, yes, cg_uniform(cg, op->when));
     Blk after = cg_if(cg, yes, "store");
-    cg->hooks->op(cg, op);
+    lower_op(cg, op);
     cg_end_if(cg, after);
 }
 
@@ -128,7 +138,7 @@ static void lower_optional_store(Cg *cg, const TileOp *op) {
 static void lower_optional_load(Cg *cg, const TileOp *op) {
     Blk before = cg_here(cg);
     Blk done = cg_if(cg, LLVMBuildIsNotNull(cg->b, cg_pointer(cg, op->tensor), ""), "state0");
-    cg->hooks->op(cg, op);
+    lower_op(cg, op);
     Blk loaded = cg_here(cg);
     cg_end_if(cg, done);
     CgValue *value = &cg->value[op->results.data[0]->id];
@@ -157,7 +167,7 @@ void cg_lower_block(Cg *cg, const TileBlock *b, CgLoop *loop) {
             if (cg->hooks->loop_yield) cg->hooks->loop_yield(cg, loop, op);
         } else {
             cg->passed_by = cg->passed_by && op->kind != TILE_BARRIER;
-            cg->hooks->op(cg, op);
+            lower_op(cg, op);
         }
     }
 }

@@ -199,11 +199,6 @@ static CgLanes lanes(Cg *cg) {
 }
 
 static void am_op(Cg *cg, const TileOp *op) {
-    if (tile_has_lanes(cg->k)) {
-        CgLanes l = lanes(cg);
-        cg_lanes_op(cg, &l, op);
-        return;
-    }
     if (cg_is_together(cg, op)) {
         cg_together(cg, op);
         return;

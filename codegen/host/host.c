@@ -191,11 +191,6 @@ static void loop_end(Cg *cg, CgLoop *l) {
 static CgLanes lanes(Cg *cg) { return (CgLanes){1, cg_i32(cg, 0), NULL, NULL, NULL}; }
 
 static void host_op(Cg *cg, const TileOp *op) {
-    CgLanes one = lanes(cg);
-    if (tile_has_lanes(cg->k)) {
-        cg_lanes_op(cg, &one, op);
-        return;
-    }
     switch ((int)op->kind) {
     case TILE_LOAD: host_tensor_load(cg, op); return;
     case TILE_STORE: host_tensor_store(cg, op); return;

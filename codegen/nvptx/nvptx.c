@@ -236,7 +236,11 @@ static void nv_grid(Cg *cg, void (*body)(Cg *cg, Val index)) {
 
 // ---- operations
 
-static void plain_op(Cg *cg, const TileOp *op) {
+static void nv_op(Cg *cg, const TileOp *op) {
+    if (nv_state(cg)->roles) {
+        nv90_op(cg, op);
+        return;
+    }
     if (cg_is_together(cg, op)) {
         cg_together(cg, op);
         return;
@@ -275,23 +279,6 @@ static Val redux(Cg *cg, ExOp reduce, Val v) {
 
 static CgLanes lanes(Cg *cg) {
     return (CgLanes){NV_WARP, nv_state(cg)->gpu.lane, nv_shuffle, vote, redux};
-}
-
-static void lanes_op(Cg *cg, const TileOp *op) {
-    CgLanes l = lanes(cg);
-    cg_lanes_op(cg, &l, op);
-}
-
-static void nv_op(Cg *cg, const TileOp *op) {
-    if (nv_state(cg)->roles) {
-        nv90_op(cg, op);
-        return;
-    }
-    if (tile_has_lanes(cg->k)) {
-        lanes_op(cg, op);
-        return;
-    }
-    plain_op(cg, op);
 }
 
 static void loop_begin(Cg *cg, CgLoop *loop) {

@@ -327,16 +327,6 @@ static void output(Derivative *d) {
 
 // ---- the whole
 
-static ClassSet *classes(Arena *a, const RowProgram *row) {
-    ClassSet *r = ARENA_ARRAY(a, ClassSet, row->reduces.n + 1);
-    for (int k = 0; k < row->reduces.n; k++) {
-        ClassEnv env = {.s = CL_FINITE, .r = r};
-        ClassSet f = class_of(row->reduces.data[k].f, &env);
-        r[k] = row->reduces.data[k].op == EX_ROWSUM ? class_sum(f) : f;
-    }
-    return r;
-}
-
 static bool uses_extremum(const RowProgram *row, const Ex *e) {
     for (int k = 0; k < row->reduces.n; k++)
         if (row->reduces.data[k].op != EX_ROWSUM && ex_uses(e, SYM_R, k)) return true;
@@ -388,7 +378,7 @@ static Backward *derive(Arena *a, const Stream *s) {
                     .may_sweep = true};
     d.out = ARENA_NEW(a, Backward);
     *d.out = (Backward){.s = s, .row = row, .further = -1};
-    ClassSet *of_r = classes(d.scratch, row);
+    ClassSet *of_r = class_reductions(d.scratch, row);
     d.polys = polys_new(d.scratch, d.p, of_r);
     d.positive = ARENA_ARRAY(d.scratch, ClassSet, n + 1);
     for (int k = 0; k < n; k++) d.positive[k] = CL_POS;
@@ -441,19 +431,15 @@ static void say_further(const Backward *b, Diags *diags) {
 }
 
 static Backward *backward(Arena *a, const RowProgram *row, bool narrows, Diags *diags) {
-    Stream *(*plain)(Arena *, const RowProgram *, Diags *) =
-        narrows ? pass_derive_narrow : pass_derive;
-    Stream *(*counted)(Arena *, const RowProgram *, Diags *) =
-        narrows ? pass_derive_narrow_counted : pass_derive_counted;
     RowProgram asks = *row;
     asks.reduces.data = ARENA_ARRAY(a, RowReduce, row->reduces.n + 1);
     for (int k = 0; k < row->reduces.n; k++) asks.reduces.data[k] = row->reduces.data[k];
-    const Stream *s = plain(a, row, NULL);
+    const Stream *s = pass_derive_for(a, row, NULL, narrows, false);
     Backward *b = derive(a, s);
     bool counts = false;
     for (int i = 0; i < b->grads.n; i++) counts |= b->grads.data[i].per == BACK_ROW && !s->empty;
     bool again = wants(b, &asks) || counts;
-    if (again) b = derive(a, counts ? counted(a, &asks, NULL) : plain(a, &asks, NULL));
+    if (again) b = derive(a, pass_derive_for(a, &asks, NULL, narrows, counts));
     say_further(b, diags);
     return b;
 }

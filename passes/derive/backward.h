@@ -8,7 +8,7 @@
 // Never fails on a valid row program. The forward that it belongs to is its own: ->s, which may differ from pass_derive's in what
 // is exact and in what tells an empty row. What needs a further sweep is told by a note (silent when diags is NULL).
 Backward *pass_backward(Arena *a, const RowProgram *row, Diags *diags);
-// The same, where the forward's weights become f16 before what belongs to the row is multiplied in (pass_derive_narrow).
+// The same, where the forward's weights become f16 before what belongs to the row is multiplied in.
 Backward *pass_backward_narrow(Arena *a, const RowProgram *row, Diags *diags);
 
 // ---- shared by its files

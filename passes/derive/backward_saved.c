@@ -113,17 +113,6 @@ static const Ex *unguarded(const Ex *e) {
     return guard ? e->args[2] : e;
 }
 
-static ClassSet *classes(const Saving *v) {
-    const RowProgram *row = v->d->row;
-    ClassSet *r = ARENA_ARRAY(v->d->scratch, ClassSet, row->reduces.n + 1);
-    for (int k = 0; k < row->reduces.n; k++) {
-        ClassEnv env = {.s = CL_FINITE, .r = r};
-        ClassSet f = class_of(row->reduces.data[k].f, &env);
-        r[k] = row->reduces.data[k].op == EX_ROWSUM ? class_sum(f) : f;
-    }
-    return r;
-}
-
 // Up to this size of exponents rounding L to f32 changes a weight by less than 3e-6.
 static const double MOST_FOLDED = 0x1p7;
 
@@ -141,7 +130,7 @@ static bool may_fold(const Saving *v, const Ex *elem) {
     const Stream *s = v->s;
     bool unit = s->shift >= 0 && s->units.data[s->shift];
     if (unit || s->scale >= 0 || !s->factor || elem->op != EX_EXP2) return false;
-    ClassEnv env = {.s = CL_FINITE, .r = classes(v)};
+    ClassEnv env = {.s = CL_FINITE, .r = class_reductions(v->d->scratch, v->d->row)};
     return class_of(s->factor, &env) == CL_POS;
 }
 

@@ -300,3 +300,15 @@ ClassSet class_sum(ClassSet of) {
     for (int i = 0; i < CLASSES; i++) sum |= pairs(binary, EX_ADD, sum, of);
     return sum;
 }
+
+ClassSet class_reduced(const RowReduce *r, const ClassEnv *env) {
+    ClassSet f = class_of(r->f, env);
+    return r->op == EX_ROWSUM ? class_sum(f) : f;
+}
+
+ClassSet *class_reductions(Arena *a, const RowProgram *row) {
+    ClassSet *r = ARENA_ARRAY(a, ClassSet, row->reduces.n + 1);
+    ClassEnv env = {.s = CL_FINITE, .r = r};
+    for (int k = 0; k < row->reduces.n; k++) r[k] = class_reduced(&row->reduces.data[k], &env);
+    return r;
+}

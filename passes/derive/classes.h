@@ -41,5 +41,8 @@ ClassSet class_and_limits(const Ex *e, const ClassEnv *env, Bounds *limits); // 
 bool class_may(const Ex *e, const ClassEnv *env, bool truth);
 // Of the sum of one or more values of these classes.
 ClassSet class_sum(ClassSet of);
+ClassSet class_reduced(const RowReduce *r, const ClassEnv *env);
+// Of each reduction of a row whose scores are finite.
+ClassSet *class_reductions(Arena *a, const RowProgram *row);
 
 #endif

@@ -82,19 +82,14 @@ static void find_needed(Derive *d) {
         if (d->needed[k]) need(d, d->row->reduces.data[k].f);
 }
 
-static ClassSet reduced_class(const RowReduce *r, const ClassEnv *env) {
-    ClassSet f = class_of(r->f, env);
-    return r->op == EX_ROWSUM ? class_sum(f) : f;
-}
-
 static void find_classes(Derive *d, int k) {
     const RowReduce *r = &d->row->reduces.data[k];
     ClassEnv full = {.s = CL_FINITE, .r = d->full},
              loose = {.s = CL_FINITE, .r = d->loose, .limited = true};
-    d->full[k] = reduced_class(r, &full);
+    d->full[k] = class_reduced(r, &full);
     d->empty[k] = identity_class(r->op);
     d->any[k] = d->full[k] | d->empty[k];
-    d->loose[k] = reduced_class(r, &loose) | d->empty[k];
+    d->loose[k] = class_reduced(r, &loose) | d->empty[k];
 }
 
 // ---- states and shifts
@@ -621,7 +616,7 @@ static const RowProgram *unshifted(Arena *a, const RowProgram *row) {
 }
 
 // Weights that are small without their shift have none: the maximum is not looked for.
-static Stream *derive(Arena *a, const RowProgram *row, Diags *diags, bool narrows, bool counts) {
+Stream *pass_derive_for(Arena *a, const RowProgram *row, Diags *diags, bool narrows, bool counts) {
     Stream *s = derive_row(a, row, diags, narrows, counts);
     if (narrows || !pass_may_drop_shift(s)) return s;
     s = derive_row(a, unshifted(a, row), NULL, false, counts);
@@ -630,17 +625,5 @@ static Stream *derive(Arena *a, const RowProgram *row, Diags *diags, bool narrow
 }
 
 Stream *pass_derive(Arena *a, const RowProgram *row, Diags *diags) {
-    return derive(a, row, diags, false, false);
-}
-
-Stream *pass_derive_counted(Arena *a, const RowProgram *row, Diags *diags) {
-    return derive(a, row, diags, false, true);
-}
-
-Stream *pass_derive_narrow(Arena *a, const RowProgram *row, Diags *diags) {
-    return derive(a, row, diags, true, false);
-}
-
-Stream *pass_derive_narrow_counted(Arena *a, const RowProgram *row, Diags *diags) {
-    return derive(a, row, diags, true, true);
+    return pass_derive_for(a, row, diags, false, false);
 }

@@ -11,15 +11,10 @@ Stream *pass_derive(Arena *a, const RowProgram *row, Diags *diags);
 // A reduction as whoever wrote it knows it: by its `let`, or else as it is written (diags, which has the text, may be NULL).
 const char *pass_reduce_written(const RowReduce *r, const Diags *diags);
 
-// The same, where the row without a key is always told from others (->empty).
-Stream *pass_derive_counted(Arena *a, const RowProgram *row, Diags *diags);
-
-// The same, where elements that weight v become f16: those that are not proved below HALF_MOST are
-// scaled by a power of two for each row.
+// The same. narrows: elements that weight v become f16; those that are not proved below HALF_MOST are scaled by a power of two for
+// each row. counts: the row without a key is always told from others (->empty).
 #define HALF_MOST 65504.0
-Stream *pass_derive_narrow(Arena *a, const RowProgram *row, Diags *diags);
-
-Stream *pass_derive_narrow_counted(Arena *a, const RowProgram *row, Diags *diags);
+Stream *pass_derive_for(Arena *a, const RowProgram *row, Diags *diags, bool narrows, bool counts);
 
 // The same for weights that are narrowed to f16 where they meet v: those that would grow beyond its
 // range are shifted by a maximum of their own. half.c

@@ -184,11 +184,11 @@ static void open_score(Half *h) {
 
 Stream *pass_derive_half(Arena *a, const RowProgram *row, Diags *diags) {
     Half h = {.arena = a, .p = row->pool, .row = row_decide(a, row)};
-    Stream *s = pass_derive_narrow(a, row, diags);
+    Stream *s = pass_derive_for(a, row, diags, true, false);
     open_score(&h);
     ex_visit(h.out->weight, find_damped, &h);
     h.out->weight = shifted_weight(&h, h.out->weight);
     if (!h.any || h.failed) return s;
-    Stream *other = pass_derive_narrow(a, h.out, NULL);
+    Stream *other = pass_derive_for(a, h.out, NULL, true, false);
     return other->nsweeps <= s->nsweeps ? other : s;
 }
