@@ -292,10 +292,15 @@ static void share_steps(Classify *c, const FullLoops *f, const Ex *partial, cons
     if (f->follows) f->follows->from = f->follows->to = end;
 }
 
-// The later the tile of queries, the more keys, or in a window at least not fewer: start with the
-// last.
+static bool moves(const Classify *c, const Ex *bound) {
+    return bound && ex_uses(bound, SYM_TILE, c->q_axis);
+}
+
+// The later the tile of queries, the more keys, or in a window at least not fewer: start with the last. In a window of the
+// backward the last tiles of keys have fewer queries.
 static void order_tiles(Classify *c, const KeySet *hull) {
-    if (!hull->hi || !ex_uses(hull->hi, SYM_TILE, c->q_axis)) return;
+    bool gradients = c->k->purpose == PURPOSE_GRADIENTS;
+    if (!moves(c, hull->hi) || (gradients && moves(c, hull->lo))) return;
     for (int i = 0; i < c->k->ngrid; i++) {
         TileGrid *g = &c->k->grid[i];
         if (g->sym == SYM_TILE && g->axis == c->q_axis) g->reversed = true;

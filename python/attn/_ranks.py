@@ -406,10 +406,11 @@ def _backward(call: _Call, tensors: Sequence[torch.Tensor], kept: Sequence[torch
     learned = list(_torch._learned(kernel, tensors, call.names))
     whole = call.whole_inputs(arrays)
     dq, others = torch.empty_like(q), {}
+    once = all(len(p) < 2 for p in call.line.pieces)  # each rank has one launch, whose gradients travel as they are
     homes: List[_Travel] = []
     totals: List[List[torch.Tensor]] = []
     for g, gathered in call.gathers(k, v):
-        sums = [torch.empty_like(x, dtype=torch.float32) for x in gathered]  # of the pieces, of keys that any of them sees
+        sums = gathered if once else [torch.empty_like(x, dtype=torch.float32) for x in gathered]  # of the pieces, of keys that any of them sees
         summed: List[Interval] = []
         for before, at in call.pieces():
 
@@ -420,7 +421,9 @@ def _backward(call: _Call, tensors: Sequence[torch.Tensor], kept: Sequence[torch
             made = _torch._gradients_by(kernel, given, [own(x) for x in kept], [own(x) for x in come], which, call.scalars, call.names, call.spec, sizes, {"dq": own(dq)})
             found = dict(zip(learned, made))
             seen = _seen(call.tiles, at, call.kv_line.S)
-            for total, name in zip(sums, ("dk", "dv")):
+            if once:
+                sums = [found["dk"], found["dv"]]
+            for total, name in zip(sums, () if once else ("dk", "dv")):
                 _add(total, found[name], _common(seen, summed), True)
                 _add(total, found[name], _common(seen, _gaps(summed, call.kv_line.S)), False)
             summed = _merged([*summed, *seen])

@@ -379,11 +379,11 @@ class _Move(NamedTuple):
         return x.new_empty(shape)
 
     def begun(self, x: torch.Tensor) -> torch.Tensor:
-        """The new tensor, 0 where nothing comes."""
+        """The new tensor, 0 where nothing comes; where parts are added, nothing but this rank's."""
+        new, first = self.empty(x, self.put_size), self.put
         if self.adds:
-            return torch.zeros_like(self.empty(x, self.put_size), dtype=torch.float32)
-        new = self.empty(x, self.put_size)
-        gaps = _gaps(_merged([i for intervals in self.put for i in intervals]), self.put_size)
+            new, first = torch.empty_like(new, dtype=torch.float32), [self.put[self.line.rank]]
+        gaps = _gaps(_merged([i for intervals in first for i in intervals]), self.put_size)
         for a, b in gaps if len(gaps) <= 4 else [(0, self.put_size)]:
             new.narrow(self.put_dim, a, b - a).zero_()
         return new
@@ -411,7 +411,7 @@ class _Move(NamedTuple):
                     n = max(last - first, 0)
                     part, place = (y.narrow(self.cut_dim, first - y0 if n else 0, n) for y, y0 in ((part, before), (place, at)))
                 if part.numel():
-                    place.add_(part) if self.adds else place.copy_(part)
+                    place.copy_(part)
                 at += d - c
             before += b - a
 
@@ -457,10 +457,9 @@ class _Travel:
         self.arrived()
         found = []
         for i, (x, m, new) in enumerate(zip(self.xs, self.moves, self.new)):
-            for r in range(self.line.ranks):  # sums are in f32, in the order of ranks
-                if r == self.line.rank:
-                    m.carry(x, new)
-                elif not m.lands(new, r):
+            m.carry(x, new)
+            for r in self.into:  # sums are in f32, of this rank's and then in the order of ranks
+                if not m.lands(new, r):
                     _unpack(self.into[r][i], new, m.put_dim, m.put[r], m.adds)
             found.append(new.to(x.dtype))
         return found

@@ -240,3 +240,20 @@ TEST(long_norms_are_alike) {
         arena_free(a);
     }
 }
+
+// The last keys of a window have fewer queries, not more: the first ones begin.
+TEST(windows_begin_with_the_first_keys) {
+    static const TargetId targets[] = {TARGET_SM80, TARGET_SM90A, TARGET_GFX942};
+    for (size_t i = 0; i < sizeof targets / sizeof *targets; i++) {
+        Arena *a = arena_new();
+        Case c = make(a, "stdlib/sliding_window.attn", NULL, false, (PuTiles){0}, targets[i],
+                      DT_BF16, (Knobs){0});
+        for (int k = 0; k < c.backward->kernels.n; k++) {
+            const TileKernel *kernel = c.backward->kernels.data[k];
+            for (int g = 0; g < kernel->ngrid && kernel->purpose == PURPOSE_GRADIENTS; g++)
+                ck_assert_msg(!kernel->grid[g].reversed, "%s", kernel->name);
+            ck_assert(kernel->purpose != PURPOSE_GRADIENTS || !kernel->schedule.last);
+        }
+        arena_free(a);
+    }
+}
