@@ -234,6 +234,7 @@ static void put_gradients(const Help *h) {
 
 static void put_masks(const Help *h) { put_module(h, "mask"); }
 static void put_scores(const Help *h) { put_module(h, "modify"); }
+static void put_functions(const Help *h) { put_module(h, "math"); }
 static void put_normalizations(const Help *h) { put_module(h, "normalization"); }
 
 static void put_variants(const Help *h) {

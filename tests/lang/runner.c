@@ -441,8 +441,8 @@ static int by_name(const void *a, const void *b) {
 
 // Modules of the library hold no variant; what imports them tests them.
 static bool is_module(const char *name) {
-    return !strcmp(name, "mask.attn") || !strcmp(name, "modify.attn") ||
-           !strcmp(name, "normalization.attn");
+    return !strcmp(name, "mask.attn") || !strcmp(name, "math.attn") ||
+           !strcmp(name, "modify.attn") || !strcmp(name, "normalization.attn");
 }
 
 static int run_folder(Arena *a, const char *folder, int *passed) {

@@ -324,7 +324,7 @@ async def test_completion(client):
     names = await doc.complete("second = f")
     assert "first" in names and "s" in names and "second" not in names
     doc.change("import std.")
-    assert {"std.mask", "std.modify", "std.normalization"} == set(await doc.complete("import std."))
+    assert {"std.mask", "std.math", "std.modify", "std.normalization"} == set(await doc.complete("import std."))
     doc.change("")
     items = await doc.complete("")
     assert set(items) == {"import", "const", "fn", "normalization", "attention", "recurrence"}

@@ -465,7 +465,7 @@ gives 0 --version
 says out 'attnc '
 
 gives 0 help
-for topic in clauses statements built-ins operators types inputs shapes masks scores normalizations variants habits; do
+for topic in clauses statements built-ins operators types inputs shapes masks scores functions normalizations variants habits; do
     says out "  $topic "
 done
 for verb in compile run check bench tune explain mask fmt new lsp help; do
@@ -1095,7 +1095,7 @@ gives 1 check heads.attn --in v=v.npy --shape=H=1
 says err 'elements of v are not finite'
 # ---- what the language page tells: functions of the library with their parameters, which tiles the host skips, small numbers, long rows
 holds '[ "$(grep -hcE "^(fn|normalization) " "$top"/stdlib/mask.attn)" -ge 8 ]'
-sed -nE 's/^(fn|normalization) ([a-z0-9_]+\([^)]*\)).*/\2/p' "$top/stdlib/mask.attn" "$top/stdlib/modify.attn" "$top/stdlib/normalization.attn" >functions
+sed -nE 's/^(fn|normalization) ([a-z0-9_]+\([^)]*\)).*/\2/p' "$top/stdlib/mask.attn" "$top/stdlib/math.attn" "$top/stdlib/modify.attn" "$top/stdlib/normalization.attn" >functions
 while read -r function; do holds 'grep -qF "  $function" "$top/docs/language.md"'; done <functions
 cat >lengths.attn <<'ATTN'
 attention entries { dim D = 8; input n: i32[B]; score(q, k) = dot(q, k); mask(b, h, i, j) = j < n[b]; normalize(s) = s; }
