@@ -313,11 +313,17 @@ static bool over_rows(const Resolve *r) {
 static bool check_builtin(Resolve *r, const AstExpr *e, int builtin) {
     ExOp op = builtins[builtin].op;
     bool reduces = op == EX_ROWMAX || op == EX_ROWMIN || op == EX_ROWSUM;
-    if (reduces && !over_rows(r))
-        diag_error(
+    if (reduces && !over_rows(r)) {
+        Diag *d = diag_error(
             r->s->diags, e->span,
             "'%s' reduces a row: it may stand in a normalization or a 'normalize' clause only",
             e->name.s);
+        if (op == EX_ROWSUM)
+            diag_note(r->s->diags, d, e->span,
+                      "sums up to each key (CoPE, stick-breaking) have no form; of what depends on "
+                      "the key alone they may be an input: docs/not-in-the-language.md, 'Prefix "
+                      "sums along the row'");
+    }
     return check_arguments(r, e, builtins[builtin].nargs, (Span){0}) && (!reduces || over_rows(r));
 }
 

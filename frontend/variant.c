@@ -293,6 +293,12 @@ static void check_input(Check *c, const AstItem *item) {
 // Of a name that a clause does not know: as which parameter it is seen, or in which clauses.
 const char *variant_name_hint(Sema *s, const char *clause, const char *name) {
     Text t = text_new(s->arena);
+    if (s->item->kind == AST_RECURRENCE && clause && !strcmp(clause, "output") &&
+        strchr("qkv", *name) && !name[1])
+        return arena_printf(
+            s->arena,
+            " ('output' has o and no other row: what reads %s is added to o behind the call)",
+            name);
     bool here = false;
     for (int i = 0; i < CLAUSE_COUNT; i++)
         for (int k = 0; k < clauses[i].nparams &&

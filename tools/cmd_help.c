@@ -325,15 +325,27 @@ static void find_param(Help *h) {
     }
 }
 
+// What a normalization of the library emits.
+static void find_emits(Help *h, const LibrarySource *s, const AstItem *item, const char *file) {
+    for (int i = 0; i < item->body.lets.n; i++) {
+        const AstLet *l = &item->body.lets.data[i];
+        if (!l->emit || !matches(h, l->name.s)) continue;
+        printf("%s: a number of each row beside o, by std.%.*s\n\n", l->name.s,
+               (int)strcspn(file, "."), file);
+        put_entry(head(h, item), comment(h, s, item));
+    }
+}
+
 static void find_in_library(Help *h) {
     const LibraryFile *f;
     for (size_t i = 0; (f = library_at(i)); i++) {
         LibrarySource s = parse_library(h, f);
         for (int k = 0; k < s.module->items.n; k++) {
             const AstItem *item = s.module->items.data[k];
+            const char *file = f->path + strlen(library_folder) + 1;
+            find_emits(h, &s, item, file);
             if (item->kind == AST_IMPORT || item->kind == AST_CONST || !matches(h, item->name.s))
                 continue;
-            const char *file = f->path + strlen(library_folder) + 1;
             if (is_variant(item))
                 printf("%s: a variant of the library, stdlib/%s\n\n%s", item->name.s, file,
                        f->text);
@@ -372,7 +384,9 @@ static Status find_all(Help *h) {
     if (h->guess.best)
         return cmd_fail(STATUS_USAGE, "there is no help on '%s'; did you mean '%s'?", h->wanted,
                         h->guess.best);
-    return cmd_fail(STATUS_USAGE, "there is no help on '%s'; `attnc help` lists what there is",
+    return cmd_fail(STATUS_USAGE,
+                    "there is no help on '%s'; `attnc help` lists what there is, and `attnc "
+                    "help variants` the library's attentions",
                     h->wanted);
 }
 
