@@ -324,8 +324,15 @@ static bool parse_copy(Parse *P, TileOp *op) {
     return expect(P, "->") && take_buffer(P, op) && take_when(P, op);
 }
 
+static void take_marks(Parse *P, TileOp *op) {
+    for (int m = 0; m < TILE_MARK_COUNT; m++)
+        if (take(P, tile_mark_name((TileMark)m))) op->marks |= 1u << m;
+}
+
 static bool parse_fill(Parse *P, TileOp *op) {
-    return take_arg(P, op) && expect(P, "=") && take_access(P, op) && take_when(P, op);
+    if (!take_arg(P, op) || !expect(P, "=") || !take_access(P, op)) return false;
+    take_marks(P, op);
+    return take_when(P, op);
 }
 
 static bool parse_give(Parse *P, TileOp *op) {
@@ -342,11 +349,6 @@ static bool parse_view(Parse *P, TileOp *op) {
 static bool parse_turn(Parse *P, TileOp *op) {
     op->pass = take(P, "pass");
     return op->pass || expect(P, "take");
-}
-
-static void take_marks(Parse *P, TileOp *op) {
-    for (int m = 0; m < TILE_MARK_COUNT; m++)
-        if (take(P, tile_mark_name((TileMark)m))) op->marks |= 1u << m;
 }
 
 static bool parse_store(Parse *P, TileOp *op) {

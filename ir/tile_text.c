@@ -363,6 +363,7 @@ static void print_fill(Out *o, const TileOp *op) {
     uses(o, op, 0);
     text_puts(o->text, " =");
     print_access(o, op);
+    print_marks(o, op);
     when(o, op);
 }
 

@@ -73,7 +73,7 @@ bool verify_in(const uint8_t *axes, int n, int axis); // whether it is one of th
 bool verify_map(Verify *V);    // tile_verify_map.c
 bool verify_beside(Verify *V); // tile_verify_beside.c
 bool verify_invert(Verify *V);
-bool verify_marks(Verify *V);   // of a map or store (tile_verify_marks.c)
+bool verify_marks(Verify *V);   // of a map, store or fill (tile_verify_marks.c)
 bool verify_layouts(Verify *V); // of a kernel (tile_verify_layout.c)
 bool verify_place(Verify *V);   // in a pipeline (tile_verify_places.c)
 

@@ -1,6 +1,6 @@
-// tile_verify_marks.c: what a map must be to be made in one of the ways of tile_marks.def.
+// tile_verify_marks.c: what a map, a scattered sum or a fill must be to be made in one of the ways of tile_marks.def.
 //
-// In: the current map, of a verifier that goes through a kernel. Out: whether each of its marks has what it is about.
+// In: the current one, of a verifier that goes through a kernel. Out: whether each of its marks has what it is about.
 #include "ir/tile_decayed.h"
 #include "ir/tile_verify.h"
 
@@ -30,7 +30,15 @@ static bool is_ahead(const Verify *V) {
            loop->tiles == CLASS_FULL && tile_reads_rows(V->p, V->k, map, loop->axis);
 }
 
+// Which one comes next is known, and that it is another one.
+static bool goes_on(const TileOp *fill) {
+    const TileOp *loop = fill->block->owner;
+    return loop && loop->kind == TILE_LOOP && !ex_reads(loop->index) &&
+           ex_uses(loop->index, SYM_STEP, -1);
+}
+
 static bool may_be(const Verify *V, TileMark m) {
+    if (V->op->kind == TILE_FILL) return m == TILE_AHEAD && goes_on(V->op);
     if (V->op->kind == TILE_STORE) return m == TILE_DIAGONALS && tile_scatters_diagonals(V->op);
     switch (m) {
     case TILE_PAIRS: return is_pairs(V);

@@ -39,7 +39,7 @@ static bool check_partner(Verify *V, const TileValue *pipe) {
 
 bool verify_fill(Verify *V) {
     const TileValue *b = V->op->args.data[0];
-    if (!verify_access(V, b) || !check_when(V)) return false;
+    if (!verify_access(V, b) || !check_when(V) || !verify_marks(V)) return false;
     const TileTensor *t = &V->p->tensors.data[V->op->tensor];
     if (b->dtype != t->dtype)
         return verify_fail(V, "%%%s is %s, '%s' is %s", b->name, dtype_name(b->dtype), t->name,

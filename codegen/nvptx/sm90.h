@@ -186,6 +186,7 @@ void nv90_bar_arrive(Cg *cg, Val id, int threads);
 // everywhere: to all blocks of a cluster of two, the same place and barrier in each.
 void nv90_bulk_load(Cg *cg, Val to, Val map, Val barrier, const Val *at, int rank, Val when,
                     bool everywhere);
+void nv90_bulk_prefetch(Cg *cg, Val map, const Val *at, int rank); // into the L2 cache
 void nv90_bulk_store(Cg *cg, Val map, Val from, const Val *at, int rank, Val when);
 void nv90_bulk_commit(Cg *cg);
 void nv90_bulk_wait_read(Cg *cg); // all of this thread's stores have read their source

@@ -126,6 +126,15 @@ void nv90_bulk_load(Cg *cg, Val to, Val map, Val barrier, const Val *at, int ran
     statement(cg, text, registers(cg, "r,l,r,r", rank, ",~{memory}"), v, 4 + rank);
 }
 
+void nv90_bulk_prefetch(Cg *cg, Val map, const Val *at, int rank) {
+    Val v[1 + 5] = {map};
+    for (int i = 0; i < rank; i++) v[1 + i] = at[i];
+    const char *text =
+        arena_printf(cg->arena, "cp.async.bulk.prefetch.tensor.%dd.L2.global [$0, {%s}];", rank,
+                     coordinates(cg, 1, rank));
+    statement(cg, text, registers(cg, "l", rank, ",~{memory}"), v, 1 + rank);
+}
+
 void nv90_bulk_store(Cg *cg, Val map, Val from, const Val *at, int rank, Val when) {
     Val v[3 + 5] = {from, map, nv90_if(cg, when)};
     for (int i = 0; i < rank; i++) v[3 + i] = at[i];

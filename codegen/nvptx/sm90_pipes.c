@@ -57,15 +57,25 @@ typedef struct Copy { // of a tile, all that it takes
     Val there;  // i1: the tensor has elements; NULL: it has
     int rank;
     bool everywhere; // each block of the cluster copies a part, to all
+    int row;         // where the next tile lies elsewhere, at `next`; -1: it is not asked for
+    Val next;
 } Copy;
+
+static const Ex *next_tile(Cg *cg, const Ex *at, const TileOp *loop) {
+    ExPool *x = cg->p->pool;
+    const Ex *step = ex_2(x, EX_ADD, ex_symbol(x, SYM_STEP), ex_i32(x, 1));
+    return ex_subst(x, at, SYM_TILE, loop->axis, ex_subst(x, loop->index, SYM_STEP, 0, step));
+}
 
 static Copy copy_of(Cg *cg, const TileOp *op, const Nv90Pipe *p, Val stage) {
     const TileTensor *t = &cg->p->tensors.data[op->tensor];
     Val rank = nv90_state(cg)->rank;
     int rows = nv90_copied_rows(cg, &p->tile);
+    const TileOp *loop = op->block->owner;
     Val end = NULL;
     Copy c = {.to = stage_address(cg, p, stage),
-              .full = barrier_at(cg, leader_of(cg, p)->full, stage)};
+              .full = barrier_at(cg, leader_of(cg, p)->full, stage),
+              .row = -1};
     c.rank = t->rank;
     c.everywhere = nv90_goes_everywhere(cg, &p->tile);
     if (c.everywhere) c.to = cg_add(cg, c.to, cg_times(cg, rank, rows * HOME_PITCH));
@@ -79,6 +89,11 @@ static Copy copy_of(Cg *cg, const TileOp *op, const Nv90Pipe *p, Val stage) {
         if (axis < 0 || axis == p->tile.col_axis) continue;
         c.at[d] = cg_times(cg, c.at[d], cg->k->axes[axis].extent);
         if (c.everywhere) c.at[d] = cg_add(cg, c.at[d], cg_times(cg, rank, rows));
+        if (!tile_is_marked(op, TILE_AHEAD) || axis != loop->axis) continue;
+        c.row = d;
+        c.next = cg_times(cg, cg_uniform(cg, next_tile(cg, op->coord[d].at, loop)),
+                          cg->k->axes[axis].extent);
+        if (c.everywhere) c.next = cg_add(cg, c.next, cg_times(cg, rank, rows));
     }
     assert(op->coord[t->rank - 1].axis == p->tile.col_axis);
     c.column = c.at[t->rank - 1];
@@ -86,7 +101,7 @@ static Copy copy_of(Cg *cg, const TileOp *op, const Nv90Pipe *p, Val stage) {
     if (op->width) c.column = cg_plus(cg, c.column, op->from_column);
     if (end) c.rank = nv90_cut(cg, c.at, c.rank, end);
     c.map = nv90_map_param(cg, op->tensor, rows);
-    const TileOp *loop = op->block->owner; // over tiles: there are elements
+    // Over tiles there are elements.
     if (t->role != TENSOR_Q && loop->kind != TILE_LOOP) c.there = nv90_has_elements(cg, t);
     return c;
 }
@@ -101,6 +116,12 @@ static void start_copy(Cg *cg, const Nv90Pipe *p, Copy *c) {
         c->at[c->rank - 1] = cg_plus(cg, c->column, i * HOME_PANEL);
         Val to = cg_plus(cg, c->to, i * p->tile.rows * HOME_PITCH);
         nv90_bulk_load(cg, to, c->map, c->full, c->at, c->rank, c->there, c->everywhere);
+    }
+    if (c->row < 0) return;
+    c->at[c->row] = c->next; // which may lie outside: then nothing happens
+    for (int i = 0; i * step < p->tile.cols; i++) {
+        c->at[c->rank - 1] = cg_plus(cg, c->column, i * HOME_PANEL);
+        nv90_bulk_prefetch(cg, c->map, c->at, c->rank);
     }
 }
 

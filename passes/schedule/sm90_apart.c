@@ -7,10 +7,10 @@
 //     scores     take q, k   s   maps   give c, p                     at the end: give what the sums are scaled by
 //     sums                   take k, c, p   acc * c + p v             take it   store
 //
-// Where more stages are asked for than there is shared memory for, as with 48 keys in three, the first columns of q stay in registers of
-// the scores, and a product is two. With three stages scores are a step ahead (sm90_ahead.c). Nobody waits for all: the next scores are
-// multiplied while the sums add up. A warpgroup has whole scores, so that a product has 64 columns: with half of them it would read q from
-// shared memory twice.
+// Where stages want more shared memory than there is, as three of 48 keys, the first columns of q stay in registers of
+// the scores, and a product is two. With three stages scores are a step ahead (sm90_ahead.c): weights are made while the sums of the step
+// before are added up. With two, of 64 keys, scores and sums are multiplied at once, and nothing is while weights are made. A warpgroup
+// has whole scores: with half of them it would read q from shared memory twice.
 #include "passes/schedule/sm90.h"
 
 #include "ir/tile_shared.h"
@@ -21,13 +21,13 @@
 
 enum {
     ROWS = 64,
-    KEYS = 64,
-    STAGES = 2,
-    AHEAD = 3, // stages with which scores are a step ahead of their weights
+    KEYS = 48,
+    STAGES = 3,
+    AHEAD = 3, // stages with which scores are a step ahead of their sums
     COLUMNS = 512,
     PAD = 16,
     SUMS = 2, // warpgroups
-    PRODUCER_REGISTERS = 56,
+    PRODUCER_REGISTERS = 32,
     REGISTERS = 160,       // of sums
     NUMBERS = 1024,        // of rows, that are handed over
     SLACK = 2048,          // barriers, the tile's number, alignment
@@ -125,8 +125,7 @@ static bool is_apart(const TileProgram *p, const TileKernel *k) {
 
 bool sm90_can_apart(const TileProgram *p, const TileKernel *k) {
     bool dense = !p->batch && p->phase == PHASE_FWD && !sm90_stays_alone(p, k);
-    // With columns of q in registers only where it is asked for: no device has run that yet.
-    return dense && is_apart(p, k) && !held_columns(p, k, shape());
+    return dense && is_apart(p, k) && fits(p, k, shape());
 }
 
 // ---- packed rows
@@ -234,8 +233,8 @@ static void hold_queries(Sm90 *s, int held) {
         next = tile_next(&s->k->body, op);
         if (op->kind != TILE_MMA || op->args.data[0] != q) continue;
         TileValue *sum = op->args.n > 2 ? op->args.data[2] : NULL;
-        sum = multiply_part(s, op, own, 0, sum);
-        tile_replace(&s->k->body, op->results.data[0], multiply_part(s, op, other, held, sum));
+        sum = multiply_part(s, op, other, held, sum);
+        tile_replace(&s->k->body, op->results.data[0], multiply_part(s, op, own, 0, sum));
         tile_unlink(op);
     }
     tile_unlink(load);

@@ -1,4 +1,4 @@
-// marks.c: how the maps of a schedule are made, where a target has more than one way (ir/tile_marks.def).
+// marks.c: how the maps and copies of a schedule are made, where a target has more than one way (ir/tile_marks.def).
 //
 // In: a scheduled program for NVIDIA devices; of any target, for sums that are scattered. Out: the same with maps marked. The lowering follows the marks, and does nothing of this
 // kind without one. A mark is set where measurements showed a gain (docs/experiments.md).
@@ -61,6 +61,26 @@ void pass_mark_sums(TileProgram *p) {
     }
 }
 
+static int takers(const TileKernel *k, const TileValue *pipe) {
+    int n = 0;
+    for (const TileOp *role = k->body.first; role; role = role->next) {
+        bool takes = false;
+        for (const TileOp *op = tile_next(&role->body, NULL); op && role->kind == TILE_ROLE;
+             op = tile_next(&role->body, op))
+            takes |= op->kind == TILE_TAKE && op->args.data[0] == pipe;
+        n += takes;
+    }
+    return n;
+}
+
+// Where one role after the other reads a tile that the blocks of a cluster share its place is free late: its copy should find the next tile in the L2 cache.
+static bool is_held(const TileKernel *k, const TileOp *fill) {
+    const TileValue *pipe = fill->args.data[0];
+    const TileOp *loop = fill->block->owner;
+    return k->schedule.cluster > 1 && !tile_has_axis(pipe, tile_grid_axis(k)) &&
+           loop->kind == TILE_LOOP && !ex_reads(loop->index) && takers(k, pipe) > 1;
+}
+
 void pass_mark(TileProgram *p) {
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
@@ -68,6 +88,8 @@ void pass_mark(TileProgram *p) {
         for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
             if (op->kind == TILE_MAP && op->results.n && is_of_fragments(op))
                 op->marks = marks_of(p, k, op);
+            else if (op->kind == TILE_FILL && is_held(k, op))
+                op->marks = 1u << TILE_AHEAD;
             else if (tile_all_decayed(op) && op->results.data[0]->home == HOME_SHARED)
                 op->marks = 1u << TILE_FACTORS;
     }

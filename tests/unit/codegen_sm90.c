@@ -389,7 +389,8 @@ ARENA_TEST(scores_apart) {
     if (end) *end = 0;
     ck_assert_int_gt(count(pairs, ".multicast::cluster"), 0);
     ck_assert_int_eq(count(pairs, "cp.async.mbarrier.arrive.noinc"), 2); // q and q_pe
-    ck_assert_int_eq(count(pairs, "m64n64k16"), 2 * (512 + 64) / 16);
+    ck_assert_int_eq(count(pairs, "m64n48k16"), 3 * (512 + 64) / 16);
+    ck_assert_int_eq(count(pairs, "cp.async.bulk.prefetch"), 2 * 512 / 64); // in loops
     int within = 0;
     for (char *at = pairs; (at = strstr(at, "wgmma.fence")); at++) {
         char *over = strstr(at, "end inline asm"), *wait = strstr(at, "mbarrier.try_wait");
@@ -397,7 +398,7 @@ ARENA_TEST(scores_apart) {
     }
     ck_assert_int_ge(within, 2); // of partial tiles and of full ones
     // Of the threads that copy q one is elected for tensor copies. A tile of keys is dropped behind its product, also where that reads what lies beside.
-    ck_assert_int_eq(count(pairs, "elect.sync"), 4);
+    ck_assert_int_eq(count(pairs, "elect.sync"), 6);
     ck_assert_int_eq(count(pairs, "bar.sync"), 3);
 }
 

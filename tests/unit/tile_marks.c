@@ -51,6 +51,23 @@ ARENA_TEST(parts_go_on) {
         strstr(text, "fma((%l_0 * %c")); // its shift may have stayed: by the root, twice
 }
 
+// A tile that one role after the other reads: the next one of the loop is asked for. Queries have no loop.
+ARENA_TEST(fills_ahead) {
+    Diags diags = diag_list(a);
+    Text t = text_new(a);
+    PassOptions o = {.target = *target_get(TARGET_SM90A), .dtype = DT_BF16};
+    const char *mla = "attention t { dim D = 576, Dv = 512; share v = k; score(q, k) = dot(q, k);"
+                      "normalize(s) { let e = exp(s - rowmax(s)); return e / rowsum(e); } }";
+    TileProgram *p = pass_pipeline(a, pu_stream(a, "mla", mla, 0, NULL), &o, &diags);
+    ck_assert_ptr_nonnull(p);
+    tile_print(&t, p);
+    static const char keys[] = "N:, D:] ahead", queries[] = "columns 384 from 192\n";
+    ck_assert(holds(a, t.s, keys, keys) && holds(a, t.s, keys, "N:, D:]"));
+    ck_assert(holds(a, t.s, queries, queries));
+    ck_assert(!holds(a, t.s, queries, "columns 384 from 192 ahead\n"));
+    ck_assert(!holds(a, t.s, keys, "N:, D:] pairs"));
+}
+
 ARENA_TEST(first_keys) {
     const char *text = schedule(a, "causal", TARGET_SM90A);
     static const char dot[] = " first 64 of N when (", at[] = "class partial first 64 when (";
