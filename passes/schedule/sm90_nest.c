@@ -5,8 +5,8 @@
 // registers of their products as left operands: dV += P^T dO, dK += dS^T Q. Only dQ = dS K wants dS in another
 // order, which goes through shared memory, and is added to memory by the copy engine.
 //
-// Out: places, and two roles without bodies. K and V are taken once for a tile; what belongs to queries, numbers
-// of rows among it, comes through pipes of `stages`. All is of stage 0:
+// Out: places, and two roles without bodies. K and V are taken once for a tile, through pipes of two stages where there is room; what
+// belongs to queries, numbers of rows among it, comes through pipes of `stages`. All is of stage 0:
 //
 //     loads   s   dp   maps   scatter ds   dv   share ds   dq   dk   add dq
 //
@@ -198,18 +198,24 @@ static int vectors_of(const TileKernel *k) {
     return n;
 }
 
-// Of a block: keys and values, stages of what belongs to queries, what is shared (of gradients of scores so many stages), and the buffer of dq.
-static int shared_bytes(const TileProgram *p, const TileKernel *k, Knobs s, int shares) {
+// Of a block: so many tiles of keys and values, stages of what belongs to queries, what is shared (of gradients of scores so many stages), and the
+// buffer of dq.
+static int shared_bytes(const TileProgram *p, const TileKernel *k, Knobs s, int shares, int tiles) {
     enum { ELEM = 2, WORD = 4 };
     int d = pass_padded(p->D, unit_of(p, s)), both = d + pass_padded(p->Dv, unit_of(p, s));
     int keys = keys_of(s), stage = s.rows * (both * ELEM + vectors_of(k) * WORD);
     int own = sm90_is_chain(s) ? keys * s.rows * WORD
                                : s.rows * d * WORD; // what goes from role to role, or the buffer
-    return keys * both * ELEM + s.stages * stage + shares * keys * s.rows * ELEM + own + SLACK;
+    int stays = tiles * keys * both * ELEM + shares * keys * s.rows * ELEM;
+    return stays + s.stages * stage + own + SLACK;
+}
+
+static bool fits_all(const TileProgram *p, const TileKernel *k, Knobs s, int shares, int tiles) {
+    return shared_bytes(p, k, s, shares, tiles) <= target_get(p->target)->shared_bytes;
 }
 
 static bool has_room(const TileProgram *p, const TileKernel *k, Knobs s, int shares) {
-    return shared_bytes(p, k, s, shares) <= target_get(p->target)->shared_bytes;
+    return fits_all(p, k, s, shares, 1);
 }
 
 static bool has_scatter(const TileKernel *k) {
@@ -409,6 +415,13 @@ static const char *around(const TileOp *op) {
     return role ? role : "weights";
 }
 
+// Keys and values of the next tile come while those of this one are in use, where there is room for both. With packed documents no device has
+// run that yet.
+static int tiles_of_keys(const Sm90 *s) {
+    bool may = !sm90_is_chain(s->shape) && !s->p->batch;
+    return may && fits_all(s->p, s->k, s->shape, 2, 2) ? 2 : 1;
+}
+
 static void place_block(Sm90 *s, TileBlock *b) {
     bool nested = b->owner && is_loop(b->owner->block->owner);
     if (nested) pass_interval(s->p, s->k, tile_grid_axis(s->k), b->owner->axis, true);
@@ -421,7 +434,7 @@ static void place_block(Sm90 *s, TileBlock *b) {
         if (!nested) place(op, sm90_is_chain(s->shape) ? around(op) : "consumer", 0);
         if (!v || (!nested && !sm90_piped(op))) continue;
         v->home = HOME_SHARED;
-        v->stages = nested ? s->shape.stages : 1;
+        v->stages = nested ? s->shape.stages : tiles_of_keys(s);
         op->role = "producer";
     }
 }
