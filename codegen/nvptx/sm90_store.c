@@ -226,31 +226,32 @@ void nv90_add_blocks(Cg *cg, const TileOp *op) {
 }
 
 // A warp's 16 rows of its columns are blocks that follow each other (ir/tile_blocks.h), in the buffer
-// and in the tensor: each warp writes its own, and has the copy engine add them to the tensor.
+// and in the tensor: each warp writes its own, and has the copy engine add them to the tensor. Where to is worked out before the
+// columns are written: behind that the next products wait for it.
 void nv90_add_through(Cg *cg, const TileOp *op) {
     const TileValue *v = op->args.data[0];
     const TileTensor *t = &cg->p->tensors.data[op->tensor];
     const CgFragment *f = cg_fragment(cg, v);
     int columns = cg_share(f, f->columns) * layout_share(&f->is, LAYOUT_LANE, f->columns);
-    int column = TILE_BLOCK_ROWS * 4;
+    int column = TILE_BLOCK_ROWS * 4, all = (int)t->extent[t->rank - 1]->i;
     assert(t->blocked && cg_share(f, f->rows) == 2 && "a warp has 16 rows");
-    Val lane = nv_state(cg)->gpu.lane, all = cg_i32(cg, (int)t->extent[t->rank - 1]->i);
+    Val lane = nv_state(cg)->gpu.lane;
     Val own = cg_times(cg, nv_state(cg)->warp, columns * column);
     Val base = cg_add(cg, cg->value[op->args.data[1]->id].mem, own);
+    Blocks b = blocks_of(cg, op);
+    Val in = cg_and(cg, cg_less(cg, b.rows, b.nrows), cg_is(cg, lane, 0));
+    Val most = cg_i32(cg, columns), there = most;
+    if (all % cg->k->axes[f->columns].extent) { // some columns of a tile are behind the tensor's
+        Val left = cg_sub(cg, cg_i32(cg, all), b.columns);
+        there = cg_select(cg, cg_less(cg, left, most), left, most);
+        in = cg_and(cg, in, cg_icmp(cg, LLVMIntSGT, left, cg_i32(cg, 0)));
+    }
     nv90_bulk_wait_read(cg);
     nv90_warp_sync(cg);
     write_blocks(cg, v, columns, cg_add(cg, base, cg_times(cg, lane, HOME_PIECE)));
     nv90_proxy_fence(cg);
     nv90_warp_sync(cg);
-    Blocks b = blocks_of(cg, op);
-    Val lead = cg_is(cg, lane, 0);
-    Val in = cg_less(cg, b.rows, b.nrows);
-    Val left = cg_sub(cg, all, b.columns), most = cg_i32(cg, columns);
-    Val few = cg_less(cg, left, most);
-    Val some = cg_icmp(cg, LLVMIntSGT, left, cg_i32(cg, 0));
-    Val bytes = cg_times(cg, cg_select(cg, few, left, most), column);
-    in = cg_and(cg, cg_and(cg, in, some), lead);
-    nv90_bulk_add(cg, b.to, base, bytes, in);
+    nv90_bulk_add(cg, b.to, base, cg_times(cg, there, column), in);
     nv90_bulk_commit(cg);
 }
 
