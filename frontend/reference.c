@@ -57,12 +57,15 @@ static int grain_of(const double *x, int n) {
     return least;
 }
 
+// Whether it is asked how far dots may be off.
+static bool is_measured(const RefAttention *t) { return t->run->open || t->run->rounding; }
+
 // Where all partial sums are whole multiples of 2^grain below 2^24 of it, every order of adding
 // gives the same, and there is no error.
 static RefDot dot_of(const RefAttention *t, const double *x, const double *y, int n, int grain) {
     RefDot d = {ref_inner(x, y, n), 0};
     double size = 0;
-    if (!t->run->open) return d;
+    if (!is_measured(t)) return d;
     for (int i = 0; i < n; i++) size += fabs(x[i] * y[i]);
     if (size > ldexp(1, 24 + (grain < 900 ? grain : 900))) d.error = t->run->dot_error * size;
     return d;
@@ -114,7 +117,7 @@ static int64_t number_of(const RefAttention *t, const RefEnv *e, const RefRows *
 
 static void measure(const RefAttention *t, const RefRows *x, int64_t number, size_t at) {
     const double *row = x->data + at;
-    if (t->run->open) x->grain[number] = grain_of(row, x->width);
+    if (is_measured(t)) x->grain[number] = grain_of(row, x->width);
     x->square[number] = dot_of(t, row, row, x->width, 2 * x->grain[number]);
 }
 
@@ -224,7 +227,8 @@ RefAttention ref_attention(Arena *a, const RefRun *r) {
     programs(a, &t);
     change_elements(a, &t);
     make_rows(a, &t);
-    t.rounding = decides(&t) ? 0 : r->rounding;
+    t.rounding =
+        decides(&t) || !r->rounding ? 0 : r->rounding + 2; // the first two trials go one way alike
     t.key = ARENA_ARRAY(a, int, t.Sk);
     t.row = ARENA_ARRAY(a, TxValue, t.Sk);
     t.o = ARENA_ARRAY(a, TxValue, t.Dv);
@@ -239,10 +243,11 @@ size_t ref_kv_row(const RefAttention *t, const RefEnv *e, int j) {
            (size_t)j;
 }
 
-static TxValue dot_value(const RefEnv *e, const RefDot *d, uint64_t what) {
+static TxValue dot_value(const RefAttention *t, const RefEnv *e, const RefDot *d, uint64_t what) {
     TxValue v = tx_number(d->value);
-    if (e->trial && d->error > 0)
-        v.written = tx_number(d->value + ref_direction(e->trial, what) * d->error).written;
+    int trial = e->trial ? e->trial : t->rounding;
+    if (trial && d->error > 0)
+        v.written = tx_number(d->value + ref_direction(trial, what) * d->error).written;
     return v;
 }
 
@@ -255,7 +260,7 @@ static void put_dots(RefAttention *t, RefEnv *e) {
         if (!e->trial)
             *d = dot_of(t, q->data + ref_row_place(t, e, q), k->data + ref_row_place(t, e, k),
                         k->width, q->grain[0] + k->grain[number_of(t, e, k)]);
-        t->dots[i] = dot_value(e, d, (uint64_t)e->kv_idx + ((uint64_t)i << 32));
+        t->dots[i] = dot_value(t, e, d, (uint64_t)e->kv_idx + ((uint64_t)i << 32));
         t->rough |= d->error > 0;
     }
     e->dots = t->dots;
@@ -268,7 +273,7 @@ static void put_squares(RefAttention *t, RefEnv *e, RowSide side) {
         const RefRows *x = &t->rows[side][i];
         if (side == ROW_QUERIES && !e->trial) measure(t, x, 0, ref_row_place(t, e, x));
         const RefDot *d = &x->square[number_of(t, e, x)];
-        t->squares[side][i] = dot_value(e, d, what + ((uint64_t)i << 42));
+        t->squares[side][i] = dot_value(t, e, d, what + ((uint64_t)i << 42));
         t->rough |= side == ROW_KEYS && d->error > 0;
     }
     e->squares[side] = t->squares[side];
@@ -280,7 +285,7 @@ TxValue ref_modified(RefAttention *t, RefEnv *e) {
     e->s = ref_evaluate(t->score, e, 0);
     if (t->rounding) {
         uint64_t pair = (uint64_t)e->q_idx << 32 | (uint64_t)e->kv_idx;
-        e->s.written *= 1 + (float)ref_direction(2 + t->rounding, pair) * 0x1p-23f;
+        e->s.written *= 1 + (float)ref_direction(t->rounding, pair) * 0x1p-23f;
     }
     TxValue s = ref_value_or(t->modify, e, e->s);
     double size = fabs(s.written);

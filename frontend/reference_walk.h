@@ -41,7 +41,7 @@ typedef struct RefAttention {
     int v_stride;                       // from row to row of v
     bool rough;                         // a dot of this row is not exact
     bool near;                          // a score of this row is hardly finite
-    int rounding;                       // of scores: see RefRun
+    int rounding;                       // of scores: a trial's direction; 0: none
     RefTaken taken;
     size_t at; // the row
 } RefAttention;

@@ -87,7 +87,7 @@ static bool is_nowhere_finite(const Binding *b, const Oracle *x) {
 }
 
 // One line: "good: softmax, bf16, B=1 ...: o 0.00201 (at most 0.00675), lse 5.8e-07 (...); bound 0.012".
-static Status compare(const Binding *b, const Oracle *x, const Launch *l, Slack *slack) {
+static Status compare(const Binding *b, Oracle *x, const Launch *l, Slack *slack) {
     double bound = l->tf32 ? tensor_tolerance_tf32() : tensor_tolerance(l->dtype);
     bool good = true;
     int64_t wrong = 0;

@@ -96,7 +96,7 @@ static RefRun reference(Oracle *x, const Variant *v, const Binding *b, const voi
         r.o_written = x->written[o];
         r.emits_written = x->written + o + 1;
         r.o_size = x->o_size;
-        r.kinks = b->sig->backward || ask->kinks;
+        r.kinks = (b->sig->backward && !ask->rounding) || ask->kinks;
         r.dot_error = ask->dot_error * wider(v);
         r.rows = ask->rows;
         r.rounding = ask->rounding;
@@ -289,7 +289,7 @@ static Status evaluate(Oracle *x, const Variant *v, const Binding *b, const Orac
 }
 
 Status oracle_run(Oracle *x, const Variant *v, const Binding *b, const OracleAsk *ask) {
-    *x = (Oracle){.rows = ask->rows};
+    *x = (Oracle){.rows = ask->rows, .dot_error = ask->dot_error};
     x->room = make_outputs(x, b, ask->what);
     return evaluate(x, v, b, ask, OUTPUTS, 0, 0);
 }
@@ -298,8 +298,11 @@ Status oracle_round_otherwise(Oracle *x, const Variant *v, const Binding *b) {
     Status s = STATUS_DONE;
     for (int k = 1; k <= NOISE_TRIALS && s == STATUS_DONE; k++) {
         Oracle y;
-        s = oracle_run(&y, v, b,
-                       &(OracleAsk){.what = ORACLE_WRITTEN, .rows = x->rows, .rounding = k});
+        OracleAsk ask = {.what = ORACLE_WRITTEN,
+                         .dot_error = x->dot_error / 2, // and what is off counts twice
+                         .rows = x->rows,
+                         .rounding = k};
+        s = oracle_run(&y, v, b, &ask);
         for (int i = 0; i < b->sig->args.n && s == STATUS_DONE; i++)
             for (int64_t n = x->written[i] ? b->tensor[i].count : 0; n-- > 0;)
                 if (!(fabs(y.written[i][n] - x->out[i][n]) <=

@@ -34,7 +34,8 @@ typedef struct Oracle {
     int32_t *
         owners; // of a batch that is not dense: how many sequences have each row of o, each slot of the state
     const unsigned char *rows;
-    int n; // of arguments
+    double dot_error; // as oracle_run was asked
+    int n;            // of arguments
     bool room;
 } Oracle;
 

@@ -131,13 +131,17 @@ static Status verdict_of_gradient(Verdict *v, Slack *s, const Binding *b, const 
     return v->error.wrong ? wrong_of_gradient(&v->error.wrong, s, b, x, arg, v->most) : STATUS_DONE;
 }
 
-Status verdict_of(Verdict *v, Slack *s, const Binding *b, const Oracle *x, int arg, double bound) {
+Status verdict_of(Verdict *v, Slack *s, const Binding *b, Oracle *x, int arg, double bound) {
     const SigArg *g = &b->sig->args.data[arg];
     if (g->role != ARG_OUTPUT) return verdict_of_gradient(v, s, b, x, arg, bound);
+    Status is = STATUS_DONE;
     *v = (Verdict){.error = cmd_error(&b->tensor[arg], x->out[arg], oracle_open(x, g), g->of_rows),
                    .bound = bound,
                    .most = bound + slack_of_output(b, x, arg)};
-    return STATUS_DONE;
+    if (verdict_good(v) || !x->written[arg]) return is;
+    is = oracle_round_otherwise(x, s->v, b);
+    v->most = bound + slack_of_output(b, x, arg);
+    return is;
 }
 
 bool verdict_good(const Verdict *v) { return v->error.relative <= v->most && !v->error.wrong; }

@@ -31,7 +31,7 @@ typedef struct Verdict {
     double bound, most; // of the type alone, and with what rounding in f32 may do
 } Verdict;
 // Of an output or gradient `arg`; bound: of outputs of the type. x: after oracle_run with ORACLE_OPEN, oracle_leave_out, and of gradients oracle_mute.
-Status verdict_of(Verdict *v, Slack *s, const Binding *b, const Oracle *x, int arg, double bound);
+Status verdict_of(Verdict *v, Slack *s, const Binding *b, Oracle *x, int arg, double bound);
 bool verdict_good(const Verdict *v);
 
 #endif

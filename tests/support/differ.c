@@ -252,7 +252,7 @@ static bool kernel(Job *j) {
 // ---- the backward, run
 
 // As `check` does.
-static bool all_near(const Job *j, const Variant *v, const Binding *b, const Oracle *x) {
+static bool all_near(const Job *j, const Variant *v, const Binding *b, Oracle *x) {
     Slack slack = {.v = v, .step = 2 * slack_step(false), .times = 4, .ends = has_ends(b)};
     bool good = true;
     for (int i = 0; i < b->sig->args.n && good; i++) {
