@@ -9,30 +9,60 @@
 
 typedef struct Place {
     Val ptr; // in global memory; of what is outside, the tensor's first element
-    Val in;  // i1
+    Val in;  // i1; NULL: always
 } Place;
 
-static Val number_at(Cg *cg, const TileOp *op, const TileValue *v, int d, const int *part,
-                     Val *in) {
-    int axis = op->coord[d].axis;
-    if (op->each[d]) return cg_i32(cg, 0); // added for the axis
-    Val first = cg_uniform(cg, op->coord[d].at);
-    if (axis < 0) return first;
-    Val i = cg_times(cg, first, cg->k->axes[axis].extent);
-    i = cg_add(cg, i, cg_thread_part(cg, v->layout, axis));
-    i = cg_plus(cg, i, part[axis]);
-    bool some = op->width && d == cg->p->tensors.data[op->tensor].rank - 1;
-    Val has = cg_less(cg, i, some ? cg_i32(cg, op->width) : cg_extent(cg, op->tensor, d));
-    *in = cg_and(cg, *in, has);
-    return i;
+// What all elements of a thread share.
+typedef struct Rows {
+    Val tensor, ptr;           // its first element; the thread's first one
+    Val first[TILE_MAX_DIMS];  // the thread's first index, i32
+    Val stride[TILE_MAX_DIMS]; // NULL: no element has another index
+    Val extent[TILE_MAX_DIMS]; // NULL: all elements are inside
+    Ty type;
+} Rows;
+
+// Whether no tile goes past the end.
+static bool is_full(Cg *cg, const TileOp *op, int d) {
+    const Ex *extent = cg->p->tensors.data[op->tensor].extent[d];
+    const TileAxis *a = &cg->k->axes[op->coord[d].axis];
+    return extent->op == EX_CONST && a->size->op == EX_CONST && extent->i == a->size->i &&
+           extent->i % a->extent == 0 && a->beside < 0;
 }
 
-static Place place_of(Cg *cg, const TileOp *op, const TileValue *v, const int *part) {
+static Rows rows_of(Cg *cg, const TileOp *op, const TileValue *v) {
     const TileTensor *t = &cg->p->tensors.data[op->tensor];
-    Val at = cg_i64(cg, 0), in = LLVMConstInt(cg->i1, 1, false);
+    Rows r = {.type = cg_dtype(cg, t->dtype)};
+    Val at = cg_i64(cg, 0);
     for (int d = 0; d < t->rank; d++) {
-        Val i = cg_sext(cg, number_at(cg, op, v, d, part, &in), cg->i64);
-        at = cg_add(cg, at, cg_mul(cg, i, cg_stride(cg, op->tensor, d)));
+        int axis = op->coord[d].axis;
+        if (op->each[d]) continue; // added for the axis
+        Val i = cg_uniform(cg, op->coord[d].at), stride = cg_stride(cg, op->tensor, d);
+        bool some = op->width && d == t->rank - 1;
+        if (axis >= 0) {
+            i = cg_times(cg, i, cg->k->axes[axis].extent);
+            i = cg_add(cg, i, cg_thread_part(cg, v->layout, axis));
+            r.stride[d] = stride;
+            if (some || !is_full(cg, op, d))
+                r.extent[d] = some ? cg_i32(cg, op->width) : cg_extent(cg, op->tensor, d);
+        }
+        r.first[d] = i;
+        at = cg_add(cg, at, cg_mul(cg, cg_sext(cg, i, cg->i64), stride));
+    }
+    r.tensor = cg_global(cg, cg_origin(cg, op));
+    r.ptr = cg_element(cg, r.type, r.tensor, at);
+    return r;
+}
+
+static Val both(Cg *cg, Val a, Val b) { return a ? cg_and(cg, a, b) : b; }
+
+static Place place_of(Cg *cg, const TileOp *op, const TileValue *v, const Rows *r,
+                      const int *part) {
+    Place p = {r->ptr, NULL};
+    for (int d = 0; d < cg->p->tensors.data[op->tensor].rank; d++) {
+        int n = r->stride[d] ? part[op->coord[d].axis] : 0;
+        if (n) p.ptr = cg_element(cg, r->type, p.ptr, cg_mul(cg, cg_i64(cg, n), r->stride[d]));
+        if (r->extent[d])
+            p.in = both(cg, p.in, cg_less(cg, cg_plus(cg, r->first[d], n), r->extent[d]));
     }
     Val places[TILE_MAX_AXES] = {NULL};
     for (int i = 0; i < v->rank; i++) {
@@ -40,13 +70,13 @@ static Place place_of(Cg *cg, const TileOp *op, const TileValue *v, const int *p
         if (!tile_goes_by_element(op, axis)) continue;
         Val pos = cg_add(cg, cg_element_begin(cg, op, axis), cg_thread_part(cg, v->layout, axis));
         places[axis] = pos = cg_plus(cg, pos, part[axis]);
-        at = cg_add(cg, at, cg_element_offset(cg, op, axis, pos));
-        in = cg_and(cg, in, cg_less(cg, pos, cg_axis_size(cg, axis)));
+        p.ptr = cg_element(cg, r->type, p.ptr, cg_element_offset(cg, op, axis, pos));
+        p.in = both(cg, p.in, cg_less(cg, pos, cg_axis_size(cg, axis)));
     }
-    if (tile_scatters(op)) at = cg_add(cg, at, cg_scatter_offset(cg, op, places));
-    at = cg_select(cg, in, at, cg_i64(cg, 0));
-    Val base = cg_global(cg, cg_origin(cg, op));
-    return (Place){cg_element(cg, cg_dtype(cg, t->dtype), base, at), in};
+    if (tile_scatters(op))
+        p.ptr = cg_element(cg, r->type, p.ptr, cg_scatter_offset(cg, op, places));
+    if (p.in) p.ptr = cg_select(cg, p.in, p.ptr, r->tensor);
+    return p;
 }
 
 bool cg_goes_by_columns(Cg *cg, const TileOp *op, const TileValue *v) {
@@ -70,17 +100,18 @@ void cg_store_elements(Cg *cg, const TileOp *op) {
         return;
     }
     assert(!(op->add && layout_copies(&f->is)) && "of copies one would have to add");
+    Rows rows = rows_of(cg, op, v);
     for (int i = 0; i < f->registers * f->each; i++) {
         part_of(v, f, i, part);
-        Place p = place_of(cg, op, v, part);
+        Place p = place_of(cg, op, v, &rows, part);
         Val x = cg_write(cg, cg_gpu(cg)->hooks->element(cg, v, v->layout, part),
                          cg->p->tensors.data[op->tensor].dtype);
-        Blk done = cg_if(cg, p.in, "element");
+        Blk done = p.in ? cg_if(cg, p.in, "element") : NULL;
         if (op->add)
             cg_gpu(cg)->hooks->add(cg, x, p.ptr);
         else
             cg_store(cg, x, p.ptr);
-        cg_end_if(cg, done);
+        if (done) cg_end_if(cg, done);
     }
 }
 
@@ -93,10 +124,11 @@ void cg_load_elements(Cg *cg, const TileOp *op) {
     if (f->each != 1) // its elements lie in pairs
         diag_error(cg->diags, op->span, "%s has no load of single elements of %s", cg->target->name,
                    dtype_name(v->dtype));
+    Rows rows = rows_of(cg, op, v);
     for (int i = 0; i < f->registers; i++) {
         part_of(v, f, i, part);
-        Place p = place_of(cg, op, v, part);
-        Val x = cg_load(cg, cg_dtype(cg, t->dtype), p.ptr);
-        value->e[cg_slot(f, part)] = cg_or_zero(cg, p.in, cg_read(cg, x, t->dtype));
+        Place p = place_of(cg, op, v, &rows, part);
+        Val x = cg_read(cg, cg_load(cg, rows.type, p.ptr), t->dtype);
+        value->e[cg_slot(f, part)] = p.in ? cg_or_zero(cg, p.in, x) : x;
     }
 }
