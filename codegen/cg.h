@@ -271,10 +271,8 @@ void cg_attribute(Cg *cg, Val fn, const char *name,
 void cg_param_attribute(Cg *cg, Val fn, int param, const char *name, uint64_t value);
 
 // ---- args.c: run-time values every target needs
-void cg_collect_args(Cg *cg);  // fills cg->args
-Val cg_size(Cg *cg, int size); // i32
-Val cg_input(Cg *cg,
-             int tensor); // ptr that index 0 of an input may be read at, even where it is empty
+void cg_collect_args(Cg *cg);               // fills cg->args
+Val cg_size(Cg *cg, int size);              // i32
 Val cg_pointer(Cg *cg, int tensor);         // ptr
 Val cg_origin(Cg *cg, const TileOp *op);    // ptr: of the first column that an access sees
 Val cg_stride(Cg *cg, int tensor, int dim); // i64 elements; the last dim's is constant 1

@@ -268,7 +268,8 @@ static Val is_empty(Cg *cg, const TileTensor *t) {
     return empty;
 }
 
-Val cg_input(Cg *cg, int tensor) {
+// A pointer that index 0 of an input may be read at, even where it is empty.
+static Val input_of(Cg *cg, int tensor) {
     if (cg->input[tensor]) return cg->input[tensor];
     const TileTensor *t = &cg->p->tensors.data[tensor];
     Val p = cg_pointer(cg, tensor);
@@ -337,7 +338,7 @@ static Val offset_add(Cg *cg, Val sum, Val index, Val stride) {
 
 static Val element_pointer(Cg *cg, int tensor, Val offset) {
     Ty t = cg_dtype(cg, cg->p->tensors.data[tensor].dtype);
-    Val base = cg_input(cg, tensor);
+    Val base = input_of(cg, tensor);
     return offset ? cg_element(cg, t, base, offset) : base;
 }
 

@@ -71,7 +71,7 @@ Val cg_lanes_merge(Cg *cg, ExOp reduce, Val a, Val b) {
     return cg_intrinsic(cg, name, &cg->i32, 1, v, 2);
 }
 
-Val cg_lanes_identity(Cg *cg, ExOp reduce, ExType t) {
+static Val identity(Cg *cg, ExOp reduce, ExType t) {
     if (t == EX_F32) return cg_f32(cg, ex_identity(reduce));
     return cg_i32(cg, reduce == EX_ROWSUM ? 0 : reduce == EX_ROWMAX ? INT32_MIN : INT32_MAX);
 }
@@ -89,7 +89,7 @@ static void add_element(Cg *cg, At *at, Val *sum, Val in) {
         const TileResult *out = &at->op->outs.data[i];
         if (out->reduce == EX_CONST) continue;
         Val x = cg_expr(cg, out->body, &elem);
-        if (in) x = cg_select(cg, in, x, cg_lanes_identity(cg, out->reduce, out->body->type));
+        if (in) x = cg_select(cg, in, x, identity(cg, out->reduce, out->body->type));
         sum[i] = cg_lanes_merge(cg, out->reduce, sum[i], x);
     }
 }
@@ -119,7 +119,7 @@ static void along_lane(Cg *cg, At *at, int axis, int n, Val *sum) {
     for (int o = 0; o < at->op->outs.n; o++) { // what is not reduced stays so
         const TileResult *out = &at->op->outs.data[o];
         bool sums = out->reduce != EX_CONST;
-        sum[o] = sums ? cg_lanes_identity(cg, out->reduce, out->body->type) : cg_i32(cg, 0);
+        sum[o] = sums ? identity(cg, out->reduce, out->body->type) : cg_i32(cg, 0);
     }
     CgTurns t = cg_turns(cg, cg_i32(cg, 0), sum, at->op->outs.n);
     at->pos[axis] = t.i;
@@ -174,7 +174,7 @@ static void map(Cg *cg, const CgLanes *l, const TileOp *op) {
     for (int i = 0; i < op->outs.n; i++) {
         const TileResult *out = &op->outs.data[i];
         if (out->reduce != EX_CONST)
-            made[i] = sum[i] ? sum[i] : cg_lanes_identity(cg, out->reduce, out->body->type);
+            made[i] = sum[i] ? sum[i] : identity(cg, out->reduce, out->body->type);
         set(cg, op->results.data[i], made[i]);
     }
 }

@@ -5,7 +5,6 @@
 #include "codegen/cg.h"
 
 void cg_lanes_op(Cg *cg, const CgLanes *l, const TileOp *op);
-Val cg_lanes_identity(Cg *cg, ExOp reduce, ExType t);
 Val cg_lanes_merge(Cg *cg, ExOp reduce, Val a, Val b);          // a NULL: b
 Val cg_lanes_all(Cg *cg, const CgLanes *l, ExOp reduce, Val v); // of all lanes, in all of them
 

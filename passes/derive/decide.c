@@ -236,7 +236,8 @@ static const Ex *freeze_one(void *ctx, ExPool *p, const Ex *e) {
     return contracts && e->type == EX_F32 ? rounded(p, e) : e;
 }
 
-const Ex *row_frozen(ExPool *p, const Ex *e) {
+// As it is simplified here and now, each of its sums a number of its own from then on.
+static const Ex *frozen(ExPool *p, const Ex *e) {
     const Ex *f = ex_map(p, ex_simplify(p, e), freeze_one, NULL);
     return f->op == EX_DIV || f->op == EX_RCP ? f : rounded(p, f);
 }
@@ -247,7 +248,7 @@ static const Ex *rewritten(const Decide *d, const Ex *old, const Ex *e) {
     bool exact = ex_memo_get(&d->exact, old) || ex_memo_get(&d->here, old);
     if (exact && rounds(e)) e = rounded(p, e);
     // no pass takes a scale or a term out of what an extremum reduces
-    if (ex_memo_get(&d->frozen, old)) e = rounded(p, exact ? e : row_frozen(p, e));
+    if (ex_memo_get(&d->frozen, old)) e = rounded(p, exact ? e : frozen(p, e));
     return e;
 }
 
@@ -276,7 +277,7 @@ static void rewrite_all(Decide *d) {
     if (d->score)
         out->modified = rounded(p, out->modified);
     else if (d->score_frozen)
-        out->modified = row_frozen(p, out->modified);
+        out->modified = frozen(p, out->modified);
     out->mask = rewrite(d, row->mask);
     out->output = rewrite(d, row->output);
     out->weight = rewrite(d, row->weight);

@@ -8,7 +8,4 @@
 // decided already: itself, or what means the same.
 const RowProgram *row_decide(Arena *a, const RowProgram *row);
 
-// e as it is simplified here and now, each of its sums a number of its own from then on.
-const Ex *row_frozen(ExPool *p, const Ex *e);
-
 #endif

@@ -40,7 +40,8 @@ void shape_typical(ShapeClass c, int32_t *size) {
     size[SIZE_SQ] = size[SIZE_SK] = shapes[c].s;
 }
 
-const Ex *shape_condition(ExPool *x, ShapeClass c) {
+// Launches in the class, but for those of classes before it.
+static const Ex *condition(ExPool *x, ShapeClass c) {
     const Ex *keys = ex_sym(x, SYM_SIZE, SIZE_SK, EX_I32);
     const Ex *queries = ex_sym(x, SYM_SIZE, SIZE_SQ, EX_I32);
     if (!shapes[c].keys) return ex_bool(x, true);
@@ -212,7 +213,7 @@ bool shape_join(TileProgram *p, const TileProgram *other, ShapeClass c) {
     }
     move_kernels(p, other, c);
     int *at = ARENA_ARRAY(p->arena, int, other->kernels.n);
-    const Ex *in = shape_condition(p->pool, c);
+    const Ex *in = condition(p->pool, c);
     VEC(TilePlan) plans = {0};
     for (int i = 0; i < other->kernels.n; i++) at[i] = add_kernel(p, other->kernels.data[i], c);
     for (int i = 0; i < other->plans.n; i++) {

@@ -18,8 +18,6 @@ bool shape_find(const char *name, ShapeClass *out);
 bool shape_matters(const Target *t);
 ShapeClass shape_of(const Target *t, const int32_t *size); // by the fixed sizes (row.h)
 void shape_typical(ShapeClass c, int32_t *size);           // SIZE_FREE of them
-// Launches in the class, but for those of classes before it.
-const Ex *shape_condition(ExPool *x, ShapeClass c);
 
 // Adds another schedule's kernels to those of a program, for launches of a class. Both come from one
 // streaming form. Workspace that differs is there twice. If other tensors or sizes differ, does
