@@ -226,6 +226,38 @@ def test_ragged():
             near(x.out, x.expected(name), f"{name}, round {n}")
 
 
+def test_parts():
+    """States of three ranges of each sequence's keys, one after the other or side by side, and what they are combined to. A sequence may have no key in a range."""
+    for name, layout in (("causal", "ragged"), ("window", "ragged"), ("causal", "paged"), ("window", "paged:16")):
+        kernel = attn.compile(SOURCES[name], target=TARGET, dtype="f32" if TARGET == "host" else "bf16", layout=layout, phase="fwd,part")
+        for n in range(6):
+            x = Batch(6, 8, 2, 16, 20, 200, 24 if n % 2 else 400)
+            x.draw()
+            lens, starts = x.lens.cpu().long(), x.starts.cpu().long()
+            cuts = [torch.zeros(6, dtype=torch.int64), *((lens * t // 3 // 16 * 16 for t in (1, 2))), lens]
+            whole = {"q_start": x.starts, "q_offset": i32((lens - starts.diff()).clamp(min=0)), "q_first": i32([0] * 6)}
+            whole.update(Sq_all=i32(starts.diff()), sink=x.sink, max_q=int(starts.diff().max()) if n < 4 else 1)
+            sides, kept = [], None
+            for low, high in zip(cuts, cuts[1:]):
+                if layout == "ragged":
+                    of, row = (torch.cat(y).to(DEVICE) for y in zip(*((torch.full((b - a,), s), torch.arange(a, b)) for s, (a, b) in enumerate(zip(low.tolist(), high.tolist())))))
+                    rows = x.ids[of, row // 16].long() * 16 + row % 16
+                    k, v = (torch.cat([y.flatten(0, 1)[rows], torch.full_like(y[0], float("nan"))]) for y in (x.k, x.v))
+                    given = {"k": k, "v": v, "kv_start": i32([0, *(high - low).cumsum(0)])}
+                else:
+                    table = [torch.cat([ids[n:], ids[:n]]) for ids, n in zip(x.ids.cpu(), low // 16)]
+                    given = {"k": x.k, "v": x.v, "kv_len": i32(high - low), "page_table": i32(torch.stack(table))}
+                given.update(whole, kv_first=i32(low), Sk_all=i32(lens))
+                sides.append(kernel.part(x.q, **given))
+                before = {} if kept is None else dict(zip(("state0", "rows0"), kept))
+                kept = kernel.part(x.q, **given, **before)
+            for states in (sides, [kept]):
+                state, rows = (torch.stack(y) for y in zip(*states))
+                x.out.fill_(float("nan"))
+                kernel.combine(state=state, rows=rows, out=x.out, Sk_all=i32(lens), **whole)
+                near(x.out, x.expected(name), f"{name}, {layout}, round {n}, {len(states)} states")
+
+
 GRADIENTS = {
     "full": "",
     "causal": "mask(b, h, i, j) = causal(i, j); ",
