@@ -185,7 +185,7 @@ TEST(parts_follow_from_all_lengths) {
             int room = size[own_of(p, "part_room")], evened = size[own_of(p, "evened")];
             ck_assert_int_ge(room, 100);
             ck_assert_int_eq(evened, 2);
-            ck_assert_int_eq(size[own_of(p, "part_points")], room * 3 / 2 + 2);
+            ck_assert_int_eq(size[own_of(p, "part_points")], room);
             ck_assert_int_ge(size[p->split.few], 16);
         }
         arena_free(a);
