@@ -100,6 +100,7 @@ void cg_collect_args(Cg *cg) {
     if (cg->k->schedule.section) use_expr(&u, cg->k->schedule.section);
     if (cg->k->schedule.last) use_expr(&u, cg->k->schedule.last);
     if (cg->k->schedule.cluster_rows) use_expr(&u, cg->k->schedule.cluster_rows);
+    if (cg->k->schedule.beside) use_expr(&u, cg->k->schedule.beside);
     use_block(&u, &cg->k->body);
     memset(&cg->args, 0, sizeof cg->args);
     for (int t = 0; t < p->tensors.n; t++) {

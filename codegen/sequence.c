@@ -51,6 +51,13 @@ void cg_meet_sequence(Cg *cg) {
     meet(cg);
 }
 
+Val cg_meet_once(Cg *cg, const Ex *e) {
+    meet_all(cg);
+    for (int s = 0; s < cg->p->sizes.n; s++)
+        if (cg->p->sizes.data[s].own && tile_is_common(cg->p, s)) cg->asked[s] = false;
+    return cg_uniform(cg, e);
+}
+
 // Of a number of each lane the sum of those of the lanes before it; *all: the sum of all of them.
 static Val before(Cg *cg, const CgLanes *l, Val v, Val *all) {
     Val sum = cg_i32(cg, 0);

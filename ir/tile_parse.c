@@ -667,6 +667,8 @@ static bool parse_schedule(Parse *P) {
         } else if (take(P, "cluster")) {
             if (!take_int(P, &s->cluster)) return false;
             if (take(P, "rows") && !(s->cluster_rows = expr(P))) return false;
+        } else if (take(P, "beside")) {
+            if (!(s->beside = expr(P))) return false;
         } else if (take(P, "next")) {
             if (!take_int(P, &s->next)) return false;
         } else if (take(P, "knobs")) {

@@ -33,6 +33,25 @@ bool verify_matrix(Verify *V) {
     return true;
 }
 
+static bool is_of_one(void *ctx, const Ex *e) {
+    const TileProgram *p = ctx;
+    return e->op == EX_SYM && e->sym == SYM_SIZE && p->sizes.data[e->index].own &&
+           !tile_is_common(p, e->index);
+}
+
+static bool check_beside(Verify *V, const TileSchedule *s) {
+    Scope sizes = {.what = "the blocks that take tiles",
+                   .syms = 1u << SYM_SIZE,
+                   .sizes = V->p->sizes.n,
+                   .own = true};
+    if (!verify_ex(V, s->beside, EX_I32, &sizes)) return false;
+    if (ex_any(s->beside, is_of_one, (void *)V->p))
+        return verify_fail(
+            V, "the blocks that take tiles are a number which each sequence has of its own");
+    return (s->persist == PERSIST_DYNAMIC && s->cluster < 2) ||
+           verify_fail(V, "a kernel beside another, whose blocks do not take the next tile");
+}
+
 bool verify_schedule(Verify *V) {
     const TileSchedule *s = &V->k->schedule;
     if (s->lane_axis < -1 || s->lane_axis >= V->k->naxes)
@@ -45,6 +64,7 @@ bool verify_schedule(Verify *V) {
     for (int i = 0; i < 2; i++)
         if (order[i] && (tile_is_own(V->p, order[i]) || !verify_ex(V, order[i], EX_I32, &sizes)))
             return verify_fail(V, "an order of tiles that a launch does not know");
+    if (s->beside && !check_beside(V, s)) return false;
     if (s->min_blocks < 0 || s->min_blocks > 64) return verify_fail(V, "%d blocks", s->min_blocks);
     const char *wrong = knobs_wrong(V->scratch, &s->knobs);
     return wrong ? verify_fail(V, "%s", wrong) : check_cluster(V);

@@ -126,6 +126,9 @@ static void map_attributes(Cg *cg) {
 //
 // A kernel that combines parts of sequences is started while the last of them are made (the runtime asks for that where a kernel's text has
 // the wait): it reads lengths meanwhile, and nothing of the workspace before the wait. Where it has no lengths to read nothing is gained.
+//
+// Beside a kernel of a batch's long sequences, of which some blocks leave, that of the parts of the others begins at once. It reads
+// nothing of the first one's, but ends behind it: its last block waits when it is done. Every kernel behind it then follows both.
 
 static void statement(Cg *cg, const char *text) {
     cg_asm(cg, cg->void_, NULL, 0, text, "~{memory}", true);
@@ -182,6 +185,13 @@ static void special_registers(Cg *cg) {
     cg_place_thread(cg, s->gpu.lane, s->warp, false);
 }
 
+static bool has_beside(const Cg *cg) {
+    bool beside = false;
+    for (int i = 0; i < cg->p->kernels.n; i++)
+        beside |= cg->p->kernels.data[i]->schedule.beside != NULL;
+    return beside;
+}
+
 static void leave_unless(Cg *cg, Val runs) {
     Blk on = cg_block(cg, "runs"), off = cg_block(cg, "rests");
     cg_branch(cg, runs, on, off);
@@ -219,11 +229,24 @@ static void nv_begin(Cg *cg) {
     special_registers(cg);
     cg_enter(cg, body);
     if (cg->k->where) leave_unless(cg, cg_uniform(cg, cg->k->where));
-    if (is_early(cg, PURPOSE_PART)) statement(cg, "griddepcontrol.launch_dependents;");
+    if (is_early(cg, PURPOSE_PART) || cg->k->schedule.beside)
+        statement(cg, "griddepcontrol.launch_dependents;");
+    if (cg->k->schedule.beside) {
+        s->roles->takers = cg_meet_once(cg, cg->k->schedule.beside);
+        leave_unless(cg, cg_less(cg, nv_special(cg, "ctaid.x"), s->roles->takers));
+    }
     if (s->roles) nv90_enter(cg);
 }
 
-static void nv_end(Cg *cg) { LLVMBuildRetVoid(cg->b); }
+static void nv_end(Cg *cg) {
+    if (is_early(cg, PURPOSE_PART) && has_beside(cg)) {
+        Val last = cg_plus(cg, nv_special(cg, "nctaid.x"), -1);
+        Blk done = cg_if(cg, cg_icmp(cg, LLVMIntEQ, nv_special(cg, "ctaid.x"), last), "last");
+        statement(cg, "griddepcontrol.wait;");
+        cg_end_if(cg, done);
+    }
+    LLVMBuildRetVoid(cg->b);
+}
 
 static Val nv_argument(Cg *cg, int slot, Ty type) {
     Val v = LLVMGetParam(cg->fn, (unsigned)slot);

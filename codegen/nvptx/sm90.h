@@ -82,6 +82,7 @@ typedef struct Nv90 { // of a kernel with roles
     Val turn;                     // alloca: how many tiles were begun
     Val shared;                   // alloca: which of two stages of what maps share is made next
     Val ahead;                    // alloca, producer: the number of the tile after the current one
+    Val takers;                   // blocks that take tiles; NULL: all of the grid
     Nv90Point now;                // allocas: what the symbols mean
     Nv90Point behind;             // before the last `next`
     const Nv90Product *chain;     // products that the next one goes on with

@@ -124,7 +124,8 @@ static Val await_answer(Cg *cg, Val turn) {
 // Asked once behind every tile of the grid, the counter is 0 again when all are done.
 static Val ask(Cg *cg, Val n) {
     Val before = nv90_count_up(cg, counter(cg), cg_sub(cg, n, cg_i32(cg, 1)));
-    return cg_add(cg, clusters(cg, "nctaid.x"), before);
+    const Nv90 *h = nv90_state(cg);
+    return cg_add(cg, h->takers ? h->takers : clusters(cg, "nctaid.x"), before);
 }
 
 static void ask_in_cluster(Cg *cg, Val n) {

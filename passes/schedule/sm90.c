@@ -460,12 +460,14 @@ static bool is_long(TileProgram *p, const TileKernel *k) {
 }
 
 static void drop_long(TileProgram *p) {
-    TileSize *many = &p->sizes.data[p->split.many_queries];
+    int few = p->split.few_queries;
+    TileSize *many = &p->sizes.data[few ? few : p->split.many_queries];
     int last = --p->kernels.n, left = 0;
     for (int i = 0; i < p->plans.n; i++)
         if (p->plans.data[i].kernels.data[0] != last) p->plans.data[left++] = p->plans.data[i];
     p->plans.n = left;
     many->def = ex_sym(p->pool, SYM_SIZE, SIZE_SQ, EX_I32);
+    p->sizes.data[p->split.beside].def = ex_i32(p->pool, 0);
 }
 
 bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
@@ -495,7 +497,11 @@ bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
         make_clusters(p, k, s);
     }
     TileProgram q = others(p, is_bound);
-    return pass_tile_sm80(&q, o, diags);
+    if (!pass_tile_sm80(&q, o, diags)) return false;
+    for (int i = 0; i < p->kernels.n; i++)
+        if (p->split.few_queries && is_long(p, p->kernels.data[i]))
+            pass_share_blocks(p, p->kernels.data[i]);
+    return true;
 }
 
 // ---- building

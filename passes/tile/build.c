@@ -637,7 +637,11 @@ void build_finished(Build *b) {
 
 // ---- the program
 
-enum { LONG = 64 }; // queries of a batch's sequence up to which it has tiles of packed rows
+enum {
+    LONG = 64,        // queries of a batch's sequence up to which it has tiles of packed rows,
+    FEW = 32,         // and of one that has parts beside long ones
+    SPLIT_KEYS = 512, // of all sequences, from which there may be parts
+};
 
 static void add_plan(Build *b, const Ex *when, const int *kernels, int count) {
     TilePlan plan = {.when = when};
@@ -682,7 +686,7 @@ static void build_few(Build *b) {
     static const int few[] = {1, 2}, all[] = {0, 2}, apart[] = {0, 1, 2};
     build_part(b);
     if (b->split) build_combine(b);
-    if (b->p->split.few_queries) {
+    if (b->p->split.apart) {
         add_plan(b, NULL, apart, b->split ? 3 : 2);
         return;
     }
@@ -697,6 +701,7 @@ static void add_own_kernels(Build *b) {
     const Ex *queries = build_size(b, SIZE_SQ), *none = ex_i32(x, 0);
     const Ex *few = ex_2(x, EX_LE, queries, ex_i32(x, b->few));
     TileSplit *s = &b->p->split;
+    s->apart = true;
     s->few_queries =
         pass_own_size(b->p, "few_queries", EX_CONST, NULL, ex_select(x, few, queries, none));
     s->many_queries =
@@ -711,28 +716,62 @@ static bool may_be_long(const Build *b, const PassOptions *o) {
            narrow && row->D % 8 == 0 && row->Dv % 8 == 0;
 }
 
-// Where a launch has sequences of more than LONG queries, those have a kernel whose tiles are of one head: the tensor copies of a tile are
-// boxes then. The others have the kernel of packed rows.
-static void add_long_kernel(Build *b) {
+static const Ex *workers_of_tile(Build *b, const Ex *rows) {
     ExPool *x = b->pool;
-    TileSplit *s = &b->p->split;
-    const Ex *queries = build_size(b, SIZE_SQ), *none = ex_i32(x, 0), *most = ex_i32(x, LONG);
-    const Ex *some = ex_2(x, EX_LT, most, pass_at_launch(b->p, queries));
-    const Ex *is = ex_2(x, EX_AND, some, ex_2(x, EX_LT, most, queries));
-    s->many_queries =
-        pass_own_size(b->p, "short_queries", EX_CONST, NULL, ex_select(x, is, none, queries));
-    s->long_queries =
-        pass_own_size(b->p, "long_queries", EX_CONST, NULL, ex_select(x, is, queries, none));
+    const Ex *up = ex_2(x, EX_ADD, rows, ex_i32(x, b->few - 1));
+    const Ex *by[] = {build_size(b, SIZE_B), build_size(b, SIZE_HKV),
+                      ex_2(x, EX_DIV, up, ex_i32(x, b->few))};
+    const Ex *n = ex_symbol(x, SYM_WORKERS);
+    for (int i = 0; i < 3; i++) n = ex_2(x, EX_DIV, n, by[i]);
+    return n;
 }
 
+// Where a launch may have sequences of more than LONG queries, the long ones have a kernel whose tiles are of one head: the tensor copies of a
+// tile are boxes then. The others have the kernel of packed rows; where keys can be split that of parts, which runs beside the first one. It has
+// all of them where there are so few that parts keep all workers busy.
+static void add_beside(Build *b) {
+    ExPool *x = b->pool;
+    TileProgram *p = b->p;
+    const Ex *queries = build_size(b, SIZE_SQ), *one = ex_i32(x, 1);
+    const Ex *some = ex_2(x, EX_LT, ex_i32(x, LONG), pass_at_launch(p, queries));
+    if (b->split) {
+        const Ex *each = workers_of_tile(b, pass_at_launch(p, build_rows(b)));
+        const Ex *small = ex_2(x, EX_LT, pass_all_keys(p), ex_i32(x, SPLIT_KEYS));
+        some = ex_2(x, EX_AND, some, ex_2(x, EX_OR, ex_2(x, EX_LT, each, one), small));
+    }
+    p->split.beside = pass_size(p, "beside", ex_select(x, some, one, ex_i32(x, 0)));
+}
+
+static void add_long_kernel(Build *b) {
+    ExPool *x = b->pool;
+    TileProgram *p = b->p;
+    TileSplit *s = &p->split;
+    const Ex *queries = build_size(b, SIZE_SQ), *none = ex_i32(x, 0);
+    const Ex *most = ex_i32(x, b->split ? FEW : LONG);
+    const Ex *is = ex_2(x, EX_AND, ex_2(x, EX_LT, none, build_size(b, s->beside)),
+                        ex_2(x, EX_LT, most, queries));
+    *(b->split ? &s->few_queries : &s->many_queries) =
+        pass_own_size(p, "short_queries", EX_CONST, NULL, ex_select(x, is, none, queries));
+    s->long_queries =
+        pass_own_size(p, "long_queries", EX_CONST, NULL, ex_select(x, is, queries, none));
+}
+
+// Its plans go first.
 static void build_long(Build *b) {
     ExPool *x = b->pool;
-    const Ex *queries = pass_at_launch(b->p, build_size(b, b->p->split.long_queries));
+    TileProgram *p = b->p;
+    const Ex *some = ex_2(x, EX_LT, ex_i32(x, 0), build_size(b, p->split.beside));
     b->packed = false;
     build_forward(b);
     b->packed = true;
-    const int both[] = {b->p->kernels.n - 1, 0};
-    add_plan(b, ex_2(x, EX_LT, ex_i32(x, LONG), queries), both, 2);
+    int n = p->plans.n, kernels[] = {p->kernels.n - 1, b->split ? 1 : 0, 2};
+    if (b->split) add_plan(b, ex_2(x, EX_AND, some, several(b, p->split.few)), kernels, 3);
+    add_plan(b, some, kernels, 2);
+    for (int i = 0; i < n; i++) { // behind them
+        TilePlan first = p->plans.data[0];
+        memmove(&p->plans.data[0], &p->plans.data[1], (size_t)(p->plans.n - 1) * sizeof first);
+        p->plans.data[p->plans.n - 1] = first;
+    }
 }
 
 static int add_own_parts(Build *b) {
@@ -779,8 +818,9 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     b.packed = o->batch != BATCH_DENSE;
     bool few = o->split && o->phase != PHASE_COMBINE;
     if (few && !o->batch) b.group = pass_size(p, "group", heads_of_group(&b));
-    if (b.split) pass_add_split(p, o->share);
     bool may = may_be_long(&b, o);
+    if (may) add_beside(&b);
+    if (b.split) pass_add_split(p, o->share);
     if (few && o->batch && o->invariant) add_own_kernels(&b);
     if (may) add_long_kernel(&b);
     if (b.split && o->batch) b.own_parts = add_own_parts(&b);
@@ -795,6 +835,6 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     if (few) build_few(&b);
     b.fixed = fixed;
     if (may) build_long(&b);
-    if (!p->split.few_queries) add_plan(&b, NULL, &(const int){0}, 1);
+    if (!p->split.apart) add_plan(&b, NULL, &(const int){0}, 1);
     return p;
 }

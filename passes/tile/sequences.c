@@ -81,7 +81,12 @@ const Ex *pass_at_launch(const TileProgram *p, const Ex *e) {
             p)) // documents that are packed have a key for each query: the hint is of both
         keys = ex_select(x, ex_2(x, EX_EQ, keys, launch_size(p, "Tq")), queries, keys);
     const TileSplit *s = &p->split; // points for one query: the others of a few are theirs, too
-    if (s->few_queries) e = ex_subst(x, e, SYM_SIZE, s->few_queries, ex_i32(x, 1));
+    const Ex *one = ex_i32(x, 1), *few = one;
+    if (!s->apart && s->beside) {
+        const Ex *beside = ex_sym(x, SYM_SIZE, s->beside, EX_I32);
+        few = ex_select(x, ex_2(x, EX_LT, ex_i32(x, 0), beside), one, queries);
+    }
+    if (s->few_queries) e = ex_subst(x, e, SYM_SIZE, s->few_queries, few);
     if (s->many_queries) e = ex_subst(x, e, SYM_SIZE, s->many_queries, queries);
     if (s->long_queries) e = ex_subst(x, e, SYM_SIZE, s->long_queries, queries);
     e = ex_subst(x, e, SYM_SIZE, SIZE_SQ, queries);

@@ -24,11 +24,12 @@ enum {
     MAX_PARTS = 64, // of a row, which the combination goes through one after the other
     FEW_ROUNDS = 3, // of all workers, by tiles of few queries; a part has LONG_PART keys then
     LONG_PART = 2048,
-    MOST_KEYS = 2048, // of a part of a sequence that has a length of its own,
-    MOST_BLOCKS = 32, // of which a worker gets as many at most: most of them may have no part
-    MAX_ROUNDS = 8,   // of all workers, of which the last one is split
-    PART_STEPS = 2,   // of a part of many queries, at least
-    MAX_NODES = 120,  // of an expression that is evaluated for several tiles
+    MOST_KEYS = 2048,    // of a part of a sequence that has a length of its own,
+    MOST_BLOCKS = 32,    // of which a worker gets as many at most: most of them may have no part
+    MOST_PLACES = 16384, // of a batch's rows, with all of their parts, beside long sequences
+    MAX_ROUNDS = 8,      // of all workers, of which the last one is split
+    PART_STEPS = 2,      // of a part of many queries, at least
+    MAX_NODES = 120,     // of an expression that is evaluated for several tiles
 };
 
 static int derived_size(const TileProgram *p, const Ex *e) {
@@ -196,7 +197,12 @@ static const Ex *by_tiles(TileProgram *p, const TileKernel *k, const Ex *n) {
 }
 
 static const Ex *few_queries(TileProgram *p) {
-    return ex_2(p->pool, EX_LE, size_of(p, SIZE_SQ), ex_i32(p->pool, FEW_QUERIES));
+    int own = p->split.few_queries;
+    return ex_2(p->pool, EX_LE, size_of(p, own ? own : SIZE_SQ), ex_i32(p->pool, FEW_QUERIES));
+}
+
+static const Ex *are_beside(TileProgram *p) { // few beside long ones
+    return ex_2(p->pool, EX_LT, ex_i32(p->pool, 0), size_of(p, p->split.beside));
 }
 
 // Blocks that run at the same time.
@@ -288,7 +294,11 @@ static const Ex *parts_of_longest(TileProgram *p, const TileKernel *k) {
     ExPool *x = p->pool;
     const Ex *n = over(p, size_of(p, SIZE_SK), size_of(p, p->split.keys));
     const Ex *room = by_tiles(p, k, ex_2(x, EX_MUL, workers_of(p, k), ex_i32(x, MOST_BLOCKS)));
-    return ex_2(x, EX_MIN, n, ex_2(x, EX_MIN, room, ex_i32(x, MAX_PARTS)));
+    const Ex *most = ex_i32(x, MAX_PARTS);
+    if (p->split.beside) // their rows have places of workspace, too
+        most = ex_select(x, are_beside(p),
+                         ex_2(x, EX_DIV, ex_i32(x, MOST_PLACES), pass_all_queries(p)), most);
+    return ex_2(x, EX_MIN, ex_2(x, EX_MIN, n, ex_i32(x, MAX_PARTS)), ex_2(x, EX_MIN, room, most));
 }
 
 // Lengths even the parts where there are no more sequences than parts that run at once. Then parts of all sequences are numbered
@@ -300,6 +310,7 @@ static void set_own_parts(TileProgram *p, TileKernel *k) {
     for (int i = 1; i < 3; i++) room = ex_2(x, EX_DIV, room, k->grid[i].count);
     const Ex *some =
         ex_2(x, EX_AND, pass_at_launch(p, few_queries(p)), ex_2(x, EX_LE, batch, room));
+    if (p->split.beside) some = ex_2(x, EX_AND, some, ex_1(x, EX_NOT, are_beside(p)));
     const Ex *evened = ex_simplify(x, ex_select(x, some, batch, none));
     p->sizes.data[s->keys].def = keys_of_part(p, k, room, evened);
     room = size_of(p, pass_size(p, "part_room", ex_simplify(x, room)));
@@ -337,6 +348,48 @@ static void set_fixed_parts(TileProgram *p, TileKernel *k) {
     parts->count = size_of(p, pass_size(p, "part_points", parts->count));
 }
 
+// ---- beside a kernel of long sequences
+
+// What a sequence takes of a kernel, in steps of 64 by 64.
+static const Ex *work_of(TileProgram *p, const TileKernel *k, const char *name, int queries,
+                         const Ex *rows) {
+    enum { MOST_TILES = 1024, MOST_STEPS = 2048, MOST_SEQUENCES = 512 }; // a sum is below 2^31
+    ExPool *x = p->pool;
+    const Ex *sq = p->sizes.data[SIZE_SQ].def, *sk = p->sizes.data[SIZE_SK].def,
+             *batch = size_of(p, SIZE_B);
+    const Ex *tiles = over(p, rows, ex_i32(x, k->axes[tile_grid_axis(k)].extent));
+    const Ex *steps = over(p, sk, ex_i32(x, key_extent(k)));
+    tiles = ex_subst(x, tiles, SYM_SIZE, queries, p->sizes.data[queries].def);
+    tiles = ex_subst(x, tiles, SYM_SIZE, SIZE_SQ, sq);
+    const Ex *n = ex_2(x, EX_MUL, ex_2(x, EX_MIN, tiles, ex_i32(x, MOST_TILES)),
+                       ex_2(x, EX_MIN, steps, ex_i32(x, MOST_STEPS)));
+    const Ex *among =
+        ex_select(x, ex_2(x, EX_LE, batch, ex_i32(x, MOST_SEQUENCES)), batch, ex_i32(x, 0));
+    return size_of(p, pass_own_size(p, name, EX_ROWSUM, among, ex_simplify(x, n)));
+}
+
+// Long sequences multiply and the others read: a step of either takes about as long, and a third of all multiprocessors reads nearly as
+// fast as all of them. So each kernel has its share of the steps, and the blocks that long sequences leave are the others'.
+void pass_share_blocks(TileProgram *p, TileKernel *k) {
+    ExPool *x = p->pool;
+    const TileSplit *s = &p->split;
+    const TileKernel *few = p->kernels.data[1];
+    const Ex *none = ex_i32(x, 0), *one = ex_i32(x, 1),
+             *all = size_of(p, pass_size(p, "multiprocessors", ex_symbol(x, SYM_WORKERS)));
+    const Ex *group = size_of(
+        p, pass_size(p, "group", ex_2(x, EX_DIV, size_of(p, SIZE_HQ), size_of(p, SIZE_HKV))));
+    const Ex *short_ =
+        work_of(p, few, "short_work", s->few_queries, few->axes[tile_grid_axis(few)].size);
+    const Ex *long_ = work_of(p, k, "long_work", s->long_queries, k->axes[tile_grid_axis(k)].size);
+    long_ = ex_2(x, EX_ADD, long_, size_of(p, SIZE_B)); // each sequence has a tile that is not full
+    const Ex *sum = ex_2(x, EX_ADD, long_, ex_2(x, EX_DIV, short_, group));
+    const Ex *share = ex_2(x, EX_MAX, ex_2(x, EX_DIV, sum, all), one);
+    const Ex *own = ex_2(x, EX_MIN, ex_2(x, EX_ADD, ex_2(x, EX_DIV, long_, share), one), all);
+    own = ex_simplify(x, ex_select(x, ex_2(x, EX_LT, none, short_), own, all));
+    k->schedule.persist = PERSIST_DYNAMIC;
+    k->schedule.beside = size_of(p, pass_own_size(p, "long_blocks", EX_CONST, NULL, own));
+}
+
 // ---- how many parts
 
 static const Ex *parts_for(TileProgram *p, const TileKernel *k) {
@@ -365,7 +418,7 @@ void pass_set_splits(TileProgram *p) {
         TileKernel *k = p->kernels.data[i];
         int size = pass_split_size(p, k);
         if (k->purpose != PURPOSE_PART || size < 0) continue;
-        if (p->split.few_queries) {
+        if (p->split.apart) {
             set_fixed_parts(p, k);
             continue;
         }

@@ -139,9 +139,10 @@ ARENA_TEST(parts_of_sequences) {
         const char *loop = strstr(part, "\n$L"), *end = strstr(combine, "\n}");
         const char *wait = strstr(combine, "griddepcontrol.wait;");
         ck_assert_int_eq(wait && wait < end, layouts[i] != BATCH_DENSE);
-        ck_assert_int_eq(count(ptx, "griddepcontrol.launch_dependents;"),
-                         layouts[i] != BATCH_DENSE);
-        ck_assert_int_eq(count(ptx, "griddepcontrol.wait;"), layouts[i] != BATCH_DENSE);
+        // of a ragged batch the kernel of long sequences, too, behind whose end that of parts ends
+        int early = layouts[i] == BATCH_DENSE ? 0 : layouts[i] == BATCH_RAGGED ? 2 : 1;
+        ck_assert_int_eq(count(ptx, "griddepcontrol.launch_dependents;"), early);
+        ck_assert_int_eq(count(ptx, "griddepcontrol.wait;"), early);
         if (layouts[i] == BATCH_DENSE) continue;
         ck_assert_int_le(count_within(part, loop, "setp."), 4);
         ck_assert_int_eq(count_within(combine, wait, "ld.global.f32"), 0);

@@ -106,6 +106,29 @@ static bool looks_for_maxima(const TileKernel *k) {
     return do_they;
 }
 
+static void spoilt(Arena *a, const TileProgram *p, const char *why) {
+    Diags diags = diag_list(a);
+    ck_assert(!tile_verify(p, &diags));
+    ck_assert_msg(strstr(diags.first->message, why), "%s, not %s", diags.first->message, why);
+}
+
+// Of the long sequences' kernel some blocks leave, for the parts of the others: how many is the same for all sequences.
+static void runs_beside_parts(Arena *a, TileProgram *p) {
+    TileSchedule *s = &p->kernels.data[p->kernels.n - 1]->schedule;
+    const TilePlan *plan = &p->plans.data[0];
+    const Ex *blocks = s->beside;
+    ck_assert_int_eq(plan->kernels.n, 3);
+    ck_assert_int_eq(plan->kernels.data[0], p->kernels.n - 1);
+    ck_assert_int_eq(p->kernels.data[plan->kernels.data[1]]->purpose, PURPOSE_PART);
+    ck_assert(blocks);
+    s->beside = ex_sym(p->pool, SYM_SIZE, SIZE_SQ, EX_I32);
+    spoilt(a, p, "which each sequence has of its own");
+    s->beside = blocks;
+    s->persist = PERSIST_STATIC;
+    spoilt(a, p, "whose blocks do not take the next tile");
+    s->persist = PERSIST_DYNAMIC;
+}
+
 // Sequences of many queries have a kernel of roles, in which shifts stay, and the others that of packed rows; which it is the hint does not
 // say. Between and behind them are sequences without queries, without keys, and rows of nobody.
 TEST(long_sequences_have_a_kernel_of_their_own) {
@@ -129,6 +152,7 @@ TEST(long_sequences_have_a_kernel_of_their_own) {
             check(a, v, p, &l, 2e-2, files[f]);
         }
         tu_read_back(a, p);
+        runs_beside_parts(a, p);
         arena_free(a);
     }
 }
@@ -234,12 +258,6 @@ TEST(invariant_sequences_have_the_same_bits_in_any_batch) {
         arena_free(a);
     }
     ck_assert_int_gt(others, 0);
-}
-
-static void spoilt(Arena *a, const TileProgram *p, const char *why) {
-    Diags diags = diag_list(a);
-    ck_assert(!tile_verify(p, &diags));
-    ck_assert_msg(strstr(diags.first->message, why), "%s, not %s", diags.first->message, why);
 }
 
 TEST(sizes_of_all_sequences_are_known_first) {
