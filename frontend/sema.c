@@ -94,7 +94,8 @@ static void check_defines(Sema *s, const AstModule *m) {
 // ---- the library
 
 const char *sema_library_module(Sema *s, const char *name) {
-    static const char *const modules[] = {"std.normalization", "std.mask", "std.modify", "std.math"};
+    static const char *const modules[] = {"std.normalization", "std.mask", "std.modify",
+                                          "std.math"};
     for (size_t i = 0; i < sizeof modules / sizeof *modules; i++) {
         SourceText source;
         if (!source_import(s->arena, s->options, s->options->path, modules[i], &source)) continue;
