@@ -241,15 +241,16 @@ static void collect(First *f, const Ex *e, bool minus, Terms *t) {
 // (x / unit + shift) * unit
 static const Ex *difference(First *f, const Ex *x, const Ex *shift) {
     ExPool *p = f->p;
-    const Ex *reduced = as_reduced(f, x);
-    x = simp_1(p, EX_ROUNDED, reduced ? reduced : x);
-    x = simp_2(p, EX_MUL, simp_2(p, EX_ADD, x, shift), ex_f32(p, fabsf(f->by)));
+    const Ex *reduced = x ? as_reduced(f, x) : NULL;
+    if (x) x = simp_2(p, EX_ADD, simp_1(p, EX_ROUNDED, reduced ? reduced : x), shift);
+    x = simp_2(p, EX_MUL, x ? x : shift, ex_f32(p, fabsf(f->by)));
     return f->scale ? simp_2(p, EX_MUL, x, f->scale) : x;
 }
 
 // x * unit + shift, in the unit that the shift has by its size.
 static const Ex *large_sum(First *f, const Ex *x, const Ex *shift) {
     ExPool *p = f->p;
+    if (!x) return shift;
     x = as_reduced(f, x);
     f->failed |= !x;
     if (f->failed) return shift;
@@ -257,16 +258,16 @@ static const Ex *large_sum(First *f, const Ex *x, const Ex *shift) {
     return simp_2(p, EX_ADD, simp_2(p, EX_MUL, x, unit), shift);
 }
 
-// exp2(x + shift + row), another way.
+// exp2(x + shift + row), another way. Without an x the shift stands alone: exp(s - m) - exp(-m).
 static const Ex *rewritten_power(void *ctx, ExPool *p, const Ex *e) {
     First *f = ctx;
     Terms t = {NULL, NULL, 0};
     if (e->op != EX_EXP2 || !ex_uses(e, SYM_SHIFT, f->shift)) return e;
     collect(f, e->args[0], false, &t);
-    f->failed |= !t.elem || t.shifts != 1;
+    f->failed |= t.shifts != 1;
     if (f->failed) return e;
-    const Ex *shift = ex_sym(p, SYM_SHIFT, f->shift, EX_F32);
-    const Ex *x = divided(f, t.elem, 1 / fabs((double)f->by), f->scale);
+    const Ex *shift = ex_sym(p, SYM_SHIFT, f->shift, EX_F32), *x = NULL;
+    if (t.elem) x = divided(f, t.elem, 1 / fabs((double)f->by), f->scale);
     x = f->large ? large_sum(f, x, shift) : difference(f, x, shift);
     return simp_1(p, EX_EXP2, t.row ? simp_2(p, EX_ADD, x, t.row) : x);
 }
