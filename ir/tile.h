@@ -296,10 +296,11 @@ struct TileOp {
     // REDO, in a role: args[0] is an f32 for each row of the grid's axis. In rows in which |x| <= 2^bits
     // the results are args[1], args[2], ..; in the others, those in which x is no number among them,
     // what the body yields in their order. The body is maps of rows. (A device may take what the body
-    // yields in other rows too, those that its threads have together.)
+    // yields in other rows too, those that its threads have together.) shift_bits > 0: the last argument,
+    // behind what stands, is asked about too, with these bits.
     // BOUND, behind an algorithm's loops: args[0], which a loop carries, is what REDO will ask with
     // these bits where full tiles keep their shifts (KEPT). It changes nothing.
-    int bits;
+    int bits, shift_bits;
     bool pass; // TURN: the turn goes to the next warpgroup (else: wait for this one's)
     // TILES: args, carried, results, body as of a loop; the body has one NEXT. AT: `axis`, `index`,
     // `tiles`, body; the results are what the body yields.

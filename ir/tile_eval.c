@@ -403,6 +403,9 @@ void run_invert(Eval *E, const TileOp *op) {
 // Of the threads that have parts of a number each is asked for its own on a device; here a number is
 // a number.
 static bool is_beyond(Eval *E, const TileOp *redo) {
+    if (redo->shift_bits &&
+        !(fabs(get(E, redo->args.data[redo->args.n - 1])) <= ldexp(1, redo->shift_bits)))
+        return true;
     return !(fabs(get(E, redo->args.data[0])) <= ldexp(1, redo->bits));
 }
 

@@ -334,9 +334,11 @@ static Flow enter(Eval *E, const TileOp *op) {
 
 // What was made of what was not taken decides nothing.
 static Flow run_redo(Eval *E, const TileOp *op) {
-    const TileValue *v = op->args.data[0];
-    if (slot_of(E, v)->poison)
-        return run_fail(E, "%%%s decides, but it was made of what was not taken", v->name), DONE;
+    const TileValue *v[] = {op->args.data[0], op->args.data[op->shift_bits ? op->args.n - 1 : 0]};
+    for (int i = 0; i < 2; i++)
+        if (slot_of(E, v[i])->poison)
+            return run_fail(E, "%%%s decides, but it was made of what was not taken", v[i]->name),
+                   DONE;
     if (run_any_beyond(E, op)) return push(E, op), MOVED;
     for (int i = 0; i < op->results.n; i++)
         assign(E, op->results.data[i], slot_of(E, op->args.data[i + 1]));

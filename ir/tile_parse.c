@@ -471,9 +471,14 @@ static bool parse_at(Parse *P, TileOp *op) {
 }
 
 static bool parse_redo(Parse *P, TileOp *op) {
+    TileValue *shift = NULL;
     if (!take_arg(P, op) || !expect(P, "over") || !take_int(P, &op->bits)) return false;
-    return expect(P, "else") && expect(P, "(") && take_args(P, op) && expect(P, ")") &&
-           parse_body(P, op);
+    if (take(P, ",") && (!(shift = take_value(P)) || !expect(P, "over") ||
+                         !take_int(P, &op->shift_bits) || !op->shift_bits))
+        return shift && fail(P, "expected bits");
+    if (!expect(P, "else") || !expect(P, "(") || !take_args(P, op) || !expect(P, ")")) return false;
+    if (shift) tile_arg(P->p, op, shift);
+    return parse_body(P, op);
 }
 
 static bool parse_loop(Parse *P, TileOp *op) {

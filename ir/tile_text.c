@@ -332,11 +332,17 @@ static void print_at(Out *o, const TileOp *op) {
     block(o, &op->body);
 }
 
-// "%l1, %p1 = redo %x over 90 else (%l, %p) { .. yield %l2, %p2 }"
+// "%l1, %p1 = redo %x over 90, %a over 30 else (%l, %p) { .. yield %l2, %p2 }"
 static void print_redo(Out *o, const TileOp *op) {
+    int stand = op->args.n - (op->shift_bits > 0);
     if (op->args.n) use(o, " ", op->args.data[0]);
-    text_printf(o->text, " over %d else (", op->bits);
-    for (int i = 1; i < op->args.n; i++) use(o, i > 1 ? ", " : "", op->args.data[i]);
+    text_printf(o->text, " over %d", op->bits);
+    if (op->shift_bits) {
+        use(o, ", ", op->args.data[stand]);
+        text_printf(o->text, " over %d", op->shift_bits);
+    }
+    text_puts(o->text, " else (");
+    for (int i = 1; i < stand; i++) use(o, i > 1 ? ", " : "", op->args.data[i]);
     text_puts(o->text, ") ");
     block(o, &op->body);
 }

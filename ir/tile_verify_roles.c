@@ -114,13 +114,10 @@ static bool of_rows_only(const TileBlock *b, int rows, TileHome home) {
     return true;
 }
 
-static bool check_bits(Verify *V) {
-    const TileOp *op = V->op;
-    const TileValue *v = op->args.data[0];
+static bool check_bits(Verify *V, const TileValue *v, int bits) {
     if (v->dtype != DT_F32 || v->rank != 1 || v->axis[0] != tile_grid_axis(V->k))
         return verify_fail(V, "%%%s is not an f32 for each row of the grid", v->name);
-    return (op->bits >= 1 && op->bits <= MAX_BITS) ||
-           verify_fail(V, "a bound of %d bits", op->bits);
+    return (bits >= 1 && bits <= MAX_BITS) || verify_fail(V, "a bound of %d bits", bits);
 }
 
 static bool is_carried(const TileValue *v) {
@@ -129,7 +126,7 @@ static bool is_carried(const TileValue *v) {
 
 bool verify_bound(Verify *V) {
     const TileOp *op = V->op;
-    if (!check_bits(V)) return false;
+    if (!check_bits(V, op->args.data[0], op->bits)) return false;
     if (V->p->scheduled || V->depth)
         return verify_fail(V, "it stands elsewhere than behind an algorithm's loops");
     if (!is_carried(op->args.data[0]))
@@ -186,11 +183,12 @@ bool verify_at(Verify *V) {
 // In a step of a consumer, where nothing of the rows' is in flight (the interpreter looks).
 bool verify_redo(Verify *V) {
     const TileOp *op = V->op;
-    int rows = tile_grid_axis(V->k);
-    if (op->results.n != op->args.n - 1)
-        return verify_fail(V, "%d results, and %d values that stand", op->results.n,
-                           op->args.n - 1);
-    if (!check_bits(V)) return false;
+    int rows = tile_grid_axis(V->k), stand = op->args.n - 1 - (op->shift_bits > 0);
+    if (op->results.n != stand)
+        return verify_fail(V, "%d results, and %d values that stand", op->results.n, stand);
+    if (!check_bits(V, op->args.data[0], op->bits)) return false;
+    if (op->shift_bits && !check_bits(V, op->args.data[op->args.n - 1], op->shift_bits))
+        return false;
     if (!V->role && !op->role) return verify_fail(V, "it stands outside roles");
     TileHome home = V->role ? HOME_FRAGMENT : HOME_ANY;
     for (int i = 0; i < op->results.n; i++) {

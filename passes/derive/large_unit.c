@@ -61,6 +61,21 @@ const Ex *large_product_of(ExPool *p, const Ex *product, const Ex *x) {
     return ex_2(p, EX_MUL, x, ex_select(p, is_large, unit->args[1], unit->args[2]));
 }
 
+typedef struct Visit {
+    void (*of)(void *ctx, const Ex *x);
+    void *ctx;
+} Visit;
+
+static void visit(void *ctx, const Ex *e) {
+    const Visit *v = ctx;
+    if (chosen_by(e)) v->of(v->ctx, chosen_by(e));
+}
+
+void large_visit(const Ex *e, void (*of)(void *ctx, const Ex *x), void *ctx) {
+    Visit v = {of, ctx};
+    ex_visit(e, visit, &v);
+}
+
 static const Ex *usual(void *ctx, ExPool *p, const Ex *e) {
     (void)ctx;
     (void)p;

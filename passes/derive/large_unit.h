@@ -26,6 +26,8 @@ const Ex *large_inverse(ExPool *p, const Ex *product, double c, LargeFrom from);
 const Ex *large_factor_of(const Ex *e);
 // Such a product of another x.
 const Ex *large_product_of(ExPool *p, const Ex *product, const Ex *x);
+// Calls of for every x by whose size e chooses a unit.
+void large_visit(const Ex *e, void (*of)(void *ctx, const Ex *x), void *ctx);
 // The same formula for numbers that are not large.
 const Ex *large_left_out(ExPool *p, const Ex *e);
 

@@ -186,7 +186,7 @@ static int after_for(const TileKernel *k, Knobs s) {
     Work w = work_of(k, loop);
     int after = s.after;
     if (w.special == 0) after = AFTER_CHEAP;
-    if (w.special > 1) after = s.fixed_shift ? AFTER_DEAR_FIXED : AFTER_DEAR;
+    if (w.special > 1 && after) after = s.fixed_shift ? AFTER_DEAR_FIXED : AFTER_DEAR;
     if (w.special == 1 && !w.reductions) return -1;
     return after < s.keys / 2 ? after : s.keys / 2;
 }

@@ -11,9 +11,13 @@
 //
 //       k 0:1 / 0:2   s 0:1 / 0:5 turn   v 1:2 / 1:3   o 1:4 turn   maps 0:..   q 0:4   end of the tile 1:..
 //
+//   Where no weight is made beside the sum (`after` is 0) the sum goes before the scores, and its registers are free
+//   when they are there: for three warpgroups, whose products are work enough beside the weights of one.
+//
 //   Where shifts stay in full tiles the chain ends with a loop of no steps, whose maps are those of a full
 //   tile in which they do not: a step of the others ends with them in a `redo`.
 // * Anything else: all of stage 0, by text. Copies run ahead as far as the pipes have stages.
+#include "passes/derive/large_unit.h"
 #include "passes/schedule/expand.h"
 #include "passes/schedule/sm90.h"
 #include "passes/schedule/strips.h"
@@ -26,6 +30,8 @@ enum { MAX_CHAIN = 4, MAX_COLUMNS = 4 };
 enum { NEXT = 1, END_EARLY, FIRST_K, LAST_V, NEXT_Q, FIRST_S, END };
 // And in a step. Maps have the orders from MAPS on, the rescaling and the redo those behind.
 enum { K = 1, DENSE, S, SHARED_P, LATE, V, O, COLUMNS, EARLY, MAPS };
+// What belongs to the sum goes before K where no weight is made beside it (`after` is 0).
+enum { BEFORE = -O };
 
 typedef struct Step { // the parts of a loop's body
     TileOp *loop, *load_k, *load_v, *dot, *sum, *yield;
@@ -41,6 +47,7 @@ typedef struct Flat {
     int nsteps;
     Step *follows; // of no steps: the maps of a full tile where shifts do not stay; NULL: none
     bool skips, goes_on; // a state is loaded
+    int sums;            // added to the orders of what belongs to the sum: 0 or BEFORE
 } Flat;
 
 // ---- recognizing
@@ -214,6 +221,36 @@ static TileValue *left_of(const Step *st, int i) {
     return i == st->acc ? st->sum->args.data[2] : st->yield->args.data[i];
 }
 
+typedef struct Unit { // of a step's exponents
+    const TileOp *map;
+    TileValue *shift; // by whose size it is chosen
+    int rows;
+    bool others; // something else chooses, too
+} Unit;
+
+static void find_shift(void *ctx, const Ex *x) {
+    Unit *u = ctx;
+    TileValue *v = x->op == EX_SYM && x->sym == SYM_PARAM ? u->map->args.data[x->index] : NULL;
+    u->others |= !v || v->rank != 1 || v->axis[0] != u->rows || (u->shift && u->shift != v);
+    u->shift = v;
+}
+
+static const Ex *without_choice(void *ctx, const Ex *e) { return large_left_out(ctx, e); }
+
+// Shifts so large that their size chooses the unit of the exponents hardly ever are: a step that has one is done again, and
+// no other step chooses.
+static void choose_no_unit(Flat *f, Step *st, TileOp *redo) {
+    Unit u = {.rows = tile_grid_axis(f->s->k)};
+    for (TileOp *op = st->loop->body.first; op; op = op->next)
+        for (int i = 0; u.map = op, i < op->outs.n; i++)
+            large_visit(op->outs.data[i].body, find_shift, &u);
+    if (!u.shift || u.others) return;
+    for (TileOp *op = st->loop->body.first; op; op = op->next)
+        if (op->kind == TILE_MAP) tile_map_exprs(op, without_choice, f->s->p->pool);
+    redo->shift_bits = f->s->p->dtype == DT_F16 ? LARGE_FROM_HALF : LARGE_FROM;
+    tile_arg(f->s->p, redo, u.shift);
+}
+
 static void redo(Flat *f, Step *st) {
     TileProgram *p = f->s->p;
     TileKernel *k = f->s->k;
@@ -236,6 +273,7 @@ static void redo(Flat *f, Step *st) {
         tile_arg(p, out, left_of(&copy, i));
         tile_result(p, k, op, v->name, v->dtype, v->axis, v->rank);
     }
+    choose_no_unit(f, st, op);
     const TileOp *original = like->loop->body.first;
     for (TileOp *in = again->body.first; in; in = next, original = original->next) {
         next = in->next;
@@ -291,7 +329,7 @@ static void pipe_of(TileOp *load, int stages) {
 static void share_weights(Flat *f, Step *st) {
     TileValue **weights = &st->sum->args.data[0];
     *weights = pass_put_shared(f->s->p, f->s->k, st->sum, *weights);
-    pass_place((*weights)->def, "consumer", 1, SHARED_P);
+    pass_place((*weights)->def, "consumer", 1, SHARED_P + f->sums);
     (*weights)->def->turn = f->s->shape.turns;
 }
 
@@ -304,10 +342,10 @@ static void place_maps(Flat *f, Step *st) {
         bool column = is_column(st, op);
         if (column) pass_to_shared(op);
         pass_place(op, "consumer", 0, column ? COLUMNS : is_early(op) ? EARLY : order++);
-        if (op == weights) st->sum->lands = op->place.order;
+        if (op == weights && !f->sums) st->sum->lands = op->place.order;
     }
     if (st->rescale && shape->late_rescale) {
-        pass_place(st->rescale, "consumer", 1, LATE);
+        pass_place(st->rescale, "consumer", 1, LATE + f->sums);
         st->rescale->turn = shape->turns;
     } else if (st->rescale)
         pass_place(st->rescale, "consumer", 0, order++);
@@ -319,13 +357,13 @@ static void place_step(Flat *f, Step *st) {
     bool stays = f->follows && st != f->follows && st->loop->tiles == CLASS_FULL;
     pass_place(st->load_k, "producer", 0, K);
     peel(st->load_k, 0, FIRST_K);
-    pass_place(st->load_v, "producer", !f->skips, V);
+    pass_place(st->load_v, "producer", !f->skips, V + f->sums);
     if (!f->skips) peel(st->load_v, 1, LAST_V);
     pipe_of(st->load_k, shape->stages);
     pipe_of(st->load_v, shape->stages);
     pass_place(st->dot, "consumer", 0, S);
     peel(st->dot, 0, FIRST_S);
-    pass_place(st->sum, "consumer", 1, O);
+    pass_place(st->sum, "consumer", 1, O + f->sums);
     st->dot->turn = st->sum->turn = st->load_v->turn = shape->turns;
     for (TileOp *op = st->loop->body.first; op; op = op->next) {
         if (!is_dense(f, op)) continue;
@@ -371,6 +409,7 @@ static void place_sweep(Flat *f) {
     TileKernel *k = f->s->k;
     bool waits_for_q = shape->queries == 1, behind = false;
     if (may_begin_full(f)) f->step[1].loop->begins = true;
+    f->sums = shape->after ? 0 : BEFORE;
     bool apart = has_room(f);
     for (int i = 0; i < f->nsteps && apart; i++)
         if (f->step[i].loop->tiles == CLASS_FULL) pass_read_dense(f->s->p, k, f->step[i].loop);

@@ -60,7 +60,7 @@ static void run(Arena *a, Run *r, const char *text, bool redoes, int head, int f
 
 ARENA_TEST(what_is_too_large_is_done_again) {
     Run plain, redone, once;
-    const char *text = tu_tile(a, "redo"), *wide = tu_with(a, text, "over 2 ", "over 92 ");
+    const char *text = tu_tile(a, "redo"), *wide = tu_with(a, text, "over 2, ", "over 92, ");
     run(a, &plain, tu_tile(a, "roles"), true, 1, 0, QUERIES);
     run(a, &redone, text, true, 1, 0, QUERIES);
     ck_assert(tile_data_distance(plain.p, plain.d, redone.p, redone.d) < 1e-2);
@@ -73,7 +73,7 @@ ARENA_TEST(what_is_too_large_is_done_again) {
 // Others keep what stands, to the last bit.
 ARENA_TEST(in_the_rows_that_need_it) {
     Run redone, once;
-    const char *text = tu_with(a, tu_tile(a, "redo"), "over 2 ", "over 92 ");
+    const char *text = tu_with(a, tu_tile(a, "redo"), "over 2, ", "over 92, ");
     run(a, &redone, text, true, 0, 5, 6);
     run(a, &once, text, false, 0, 5, 6);
     const double *x = tensor(redone.p, redone.d, "lse"), *y = tensor(once.p, once.d, "lse");
