@@ -361,6 +361,11 @@ static Status fits(const Bind *c) {
                     all / 0x1p30, largest, most / 0x1p30, have / 0x1p30);
 }
 
+// Scores are products of both.
+static void spread(Tensor *t, double deviation) {
+    for (int64_t i = 0; i < t->count; i++) tensor_set(t, i, tensor_get(t, i) * sqrt(deviation));
+}
+
 static Status make(Bind *c, int arg) {
     const SigArg *g = &c->sig->args.data[arg];
     Tensor *t = &c->b->tensor[arg];
@@ -383,6 +388,8 @@ static Status make(Bind *c, int arg) {
         memset(t->data, 0, (size_t)t->count * (size_t)dtype_bytes(g->dtype));
     else
         draw_default(g, t, c->o->seed, c->o->verb == VERB_BENCH || c->o->verb == VERB_TUNE);
+    bool scores = !strcmp(g->name, "q") || !strcmp(g->name, "k");
+    if (c->o->deviation > 0 && scores && !c->draw[arg].kind) spread(t, c->o->deviation);
     c->b->unnamed[arg] = g->role == ARG_INPUT && !g->optional && !c->draw[arg].kind;
     return STATUS_DONE;
 }

@@ -158,13 +158,14 @@ bool cmd_is_artifact(const char *path) {
 Error cmd_error(const Tensor *x, const double *ref, const unsigned char *open, bool emit) {
     double difference = 0, norm = 0;
     double step = tensor_step(x->dtype);
-    Error e = {0};
+    Error e = {.nothing = x->count > 0};
     double run[TENSOR_RUN];
     for (int64_t i = 0; i < x->count; i++) {
         int at = (int)(i % TENSOR_RUN),
             left = x->count - i < TENSOR_RUN ? (int)(x->count - i) : TENSOR_RUN;
         if (!at) tensor_read(x, i, left, run);
         if (open && open[i]) continue;
+        e.nothing = false;
         double v = run[at], r = ref[i], d = fabs(v - r);
         if (!isfinite(r) || !isfinite(v)) {
             bool beyond = !tensor_holds(x->dtype, r) && v * r > 0;

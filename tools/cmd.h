@@ -44,6 +44,7 @@ typedef struct Error {
     double relative, largest; // the largest difference of one element
     int64_t wrong;            // elements where one is finite and the other is not
     int64_t beyond;           // elements that the type does not hold, infinite alike
+    bool nothing;             // there are elements, and every one is left out
 } Error;
 // open: an element is left out where it is not 0; NULL: none is.
 Error cmd_error(const Tensor *x, const double *ref, const unsigned char *open, bool emit);

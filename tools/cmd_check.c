@@ -89,7 +89,7 @@ static bool is_nowhere_finite(const Binding *b, const Oracle *x) {
 // One line: "good: softmax, bf16, B=1 ...: o 0.00201 (at most 0.00675), lse 5.8e-07 (...); bound 0.012".
 static Status compare(const Binding *b, Oracle *x, const Launch *l, Slack *slack) {
     double bound = l->tf32 ? tensor_tolerance_tf32() : tensor_tolerance(l->dtype);
-    bool good = true;
+    bool good = true, nothing = is_nowhere_finite(b, x);
     int64_t wrong = 0;
     char sizes[512];
     Arena *a = arena_new();
@@ -101,8 +101,12 @@ static Status compare(const Binding *b, Oracle *x, const Launch *l, Slack *slack
         Status is = verdict_of(&v, slack, b, x, i, bound);
         if (is != STATUS_DONE) return arena_free(a), is;
         Error e = v.error;
-        text_printf(&t, "%s %s %.3g (at most %.3g)", t.n ? "," : "", b->sig->args.data[i].name,
-                    e.relative, e.largest);
+        text_printf(&t, "%s %s ", t.n ? "," : "", b->sig->args.data[i].name);
+        if (e.nothing)
+            text_puts(&t, "nothing compared");
+        else
+            text_printf(&t, "%.3g (at most %.3g)", e.relative, e.largest);
+        nothing |= e.nothing && role == ARG_OUTPUT;
         if (e.wrong)
             text_printf(
                 &t, " and WRONG in %lld elements, where one of kernel and reference is not finite",
@@ -116,7 +120,6 @@ static Status compare(const Binding *b, Oracle *x, const Launch *l, Slack *slack
         wrong += e.wrong;
     }
     int64_t touched = touched_rows(b, x);
-    bool nothing = is_nowhere_finite(b, x);
     good = good && !touched && !nothing;
     text_printf(&t, "; bound %.3g", bound);
     if (touched)
@@ -125,7 +128,7 @@ static Status compare(const Binding *b, Oracle *x, const Launch *l, Slack *slack
         text_printf(&t, ", of gradients %.3g", bound * tensor_tolerance_gradients());
     describe_inputs(&t, b, x->pairs);
     describe_open(&t, b, x);
-    if (nothing) text_puts(&t, "; no element of o is finite in the reference");
+    if (is_nowhere_finite(b, x)) text_puts(&t, "; no element of o is finite in the reference");
     printf("%s: %s, %s, %s: relative error%s\n",
            good      ? "good"
            : wrong   ? "WRONG"

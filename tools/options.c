@@ -86,6 +86,7 @@ static const char *const takes[OPT_COUNT] = {
     [OPT_LEVEL] = "0, 1, 2 or 3",
     [OPT_DEVICE] = "cpu, cuda, cuda:N, hip or hip:N",
     [OPT_SEED] = "a whole number from 0 to 18446744073709551615",
+    [OPT_DEVIATION] = "a number above 0, up to 1e30",
     [OPT_PARTS] = "a whole number from 1 to 1024",
     [OPT_REPEAT] = "a whole number from 1 to 1000000",
     [OPT_BUDGET] = "a whole number of seconds from 1 to 86400",
@@ -196,6 +197,13 @@ static Status set_format(Options *o, const char *value) {
     return STATUS_DONE;
 }
 
+static Status set_deviation(Options *o, const char *value) {
+    char *end;
+    o->deviation = strtod(value, &end);
+    bool good = end != value && !*end && o->deviation > 0 && o->deviation <= 1e30;
+    return good ? STATUS_DONE : bad_value(OPT_DEVIATION, value);
+}
+
 static Status set_place(Options *o, const char *value) {
     char batch[16] = "", head[16] = "", more;
     unsigned long long b = 0, h = 0;
@@ -245,6 +253,7 @@ static Status set(Options *o, Arena *a, OptionId id, const char *value) {
         if (!number(value, UINT64_MAX, &n)) return bad_value(id, value);
         o->seed = n;
         return s;
+    case OPT_DEVIATION: return set_deviation(o, value);
     case OPT_REPEAT: return set_int(id, value, 1, 1000000, &o->repeat);
     case OPT_PARTS: return set_int(id, value, 1, 1024, &o->parts);
     case OPT_DRY: o->dry = true; return s;

@@ -58,10 +58,11 @@ typedef struct Options {
     DeviceKind device;
     int ordinal; // of the device
     uint64_t seed;
-    int repeat;      // 0: not given
-    int parts;       // of the keys; 0: not given
-    int budget;      // seconds; 0: not given
-    int batch, head; // of the mask that is drawn
+    double deviation; // of scores where q and k are drawn; 0: not given
+    int repeat;       // 0: not given
+    int parts;        // of the keys; 0: not given
+    int budget;       // seconds; 0: not given
+    int batch, head;  // of the mask that is drawn
 } Options;
 
 // Prints what is wrong. STATUS_INPUT for what this version does not support, STATUS_USAGE for the

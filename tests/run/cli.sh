@@ -594,7 +594,12 @@ else
 fi
 
 # ---- running
+gives 0 run relu_attn.attn --seed=3 --deviation=64 --out o=o2.npy
+gives 2 run relu_attn.attn --deviation=0
+gives 2 check relu_attn.attn --deviation=much
 gives 0 run relu_attn.attn --seed=3 --out o=o1.npy
+holds '! cmp -s o1.npy o2.npy'
+gives 0 check relu_attn.attn --deviation=400 --phase=bwd
 gives 0 run relu_attn.attn --seed=3 --out o=o2.npy
 holds 'cmp -s o1.npy o2.npy'
 gives 0 run relu_attn.attn --seed=4 --out o=o3.npy
@@ -1003,8 +1008,13 @@ attention steps { dim D = 8; score(q, k) = dot(q, k); normalize(s) { emit n = ro
 ATTN
 gives 0 check decide.attn --entry=multiple --in y=0.3 --shape=Sk=512
 holds '! grep -q "not compared" out'
-gives 0 check decide.attn --entry=steps --shape=Sq=5
+gives 1 check decide.attn --entry=steps --shape=Sq=5
 says out 'within rounding of a dot product or function: not compared, in 5 of 5 rows'
+says out 'o nothing compared, n nothing compared'
+echo 'fn soft(x) = max(x, 0) + log(1 + exp(-abs(x))); attention far { dim D = 32; score(q, k) = dot(q, k) * rsqrt(D); modify(s) = soft(s - 30); normalize(s) = s / rowsum(s); }' >far.attn
+gives 1 check far.attn # every score is 0 in f32, and 0 / 0 no number
+says out 'NOTHING COMPARED: '
+says out 'relative error o nothing compared; bound 1e-05; the formula as written leaves f32: not compared, 256 rows'
 gives 0 check decide.attn --entry=steps --shape=Sq=5 --in q=-3..3 --in k=-3..3
 holds '! grep -q "not compared" out'
 gives 1 check relu_attn.attn --schedule=rows=1024,keys=4096 --shape=Sq=2000
