@@ -46,9 +46,10 @@ for sm in sm_80 sm_90a; do # v in k: 576 channels, or 512 and 64 apart
     done
     holds "a shared latent on $sm" assembles_for $sm tests/run/share.attn -DD=576 -DDv=512
 done
-ahead='--schedule=keys=32,stages=4' # scores a step ahead of their weights
-holds 'MLA, a step ahead' assembles tests/run/mla.attn -DD=512 -DDv=512 "$ahead"
-holds 'a shared latent, a step ahead' assembles tests/run/share.attn -DD=576 -DDv=512 "$ahead"
+for form in keys=32,stages=4 keys=64,stages=2,producer_registers=56; do # weights a step late, and not
+    holds "MLA, $form" assembles tests/run/mla.attn -DD=512 -DDv=512 --schedule=$form
+    holds "a shared latent, $form" assembles tests/run/share.attn -DD=576 -DDv=512 --schedule=$form
+done
 for name in retnet gla gated_deltanet; do holds "$name, forward and backward on sm_80" assembles_for sm_80 stdlib/$name.attn --phase=fwd,bwd; done
 holds 'kda, the backward' assembles stdlib/kda.attn --phase=bwd
 for name in softmax causal softcap; do holds "$name, D=256, the backward" assembles stdlib/$name.attn --phase=bwd -DD=256; done
