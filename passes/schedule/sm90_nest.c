@@ -336,19 +336,10 @@ static TileValue *share(Sm90 *s, TileOp *product, int operand) {
         product->args.data[operand] = op->results.data[0];
         return from;
     }
-    TileOp *op = pass_map(s->p, s->k, NULL, pass_axes_of(from), product->span);
-    tile_insert_before(product, op);
-    const Ex *same = pass_operand(s->p, op, from);
-    TileValue *v = pass_out(s->p, s->k, op, from->name, from->dtype, same, EX_CONST, 0);
-    v->home = HOME_SHARED;
+    TileValue *v = pass_put_shared(s->p, s->k, product, from);
     v->stages = has_room(s->p, s->k, s->shape, 2) ? 2 : 1;
     product->args.data[operand] = v;
     return from;
-}
-
-static void place(TileOp *op, const char *role, int order) {
-    op->role = role;
-    op->place = (TilePlace){0, order};
 }
 
 static bool is_roomy(const Sm90 *s, const TileBlock *b) {
@@ -392,7 +383,8 @@ static void place_step(Sm90 *s, TileBlock *b) {
         bool across = op->kind == TILE_MMA && !tile_has_axis(op->results.data[0], keys);
         for (int i = 0; across && i < 2; i++)
             if (op->args.data[i]->def->kind == TILE_MAP) shared = share(s, op, i);
-        if (across) place(op, "consumer", ACROSS), place(op->prev, "consumer", share_at);
+        if (across)
+            pass_place(op, "consumer", 0, ACROSS), pass_place(op->prev, "consumer", 0, share_at);
     }
     for (TileOp *op = b->first; op; op = op->next) {
         if (op->role || op->kind == TILE_YIELD) continue;
@@ -404,7 +396,7 @@ static void place_step(Sm90 *s, TileBlock *b) {
                     : sums                   ? FIRST_SUM
                     : op->kind == TILE_MAP   ? MAPS
                                              : SCORES;
-        place(op, "consumer", order);
+        pass_place(op, "consumer", 0, order);
     }
     if (is_tight(s)) place_tight(b);
 }
@@ -431,7 +423,7 @@ static void place_block(Sm90 *s, TileBlock *b) {
     for (TileOp *op = b->first; op; op = op->next) {
         TileValue *v = op->kind == TILE_LOAD ? op->results.data[0] : NULL;
         if (op->kind == TILE_LOOP || op->kind == TILE_YIELD) continue;
-        if (!nested) place(op, sm90_is_chain(s->shape) ? around(op) : "consumer", 0);
+        if (!nested) pass_place(op, sm90_is_chain(s->shape) ? around(op) : "consumer", 0, 0);
         if (!v || (!nested && !sm90_piped(op))) continue;
         v->home = HOME_SHARED;
         v->stages = nested ? s->shape.stages : tiles_of_keys(s);
