@@ -12,6 +12,7 @@
 #include "passes/derive/differentiate.h"
 
 #include "passes/derive/classes.h"
+#include "passes/derive/tame.h"
 #include "passes/simplify/simplify.h"
 
 #include <math.h>
@@ -173,6 +174,29 @@ static const Ex *of_power(const Rows *r, const Ex *da, const Ex *db) {
     return ex_plus(r->p, da ? ex_chain(r->p, by, da) : NULL, more);
 }
 
+// An exponential of a score in it may leave f32.
+static bool leaves_f32(const Ex *d) {
+    ClassEnv env = {.s = CL_FINITE, .limited = true};
+    bool of_score = row_has_element(d) || ex_uses(d, SYM_DOT, -1);
+    return of_score && class_of(d, &env) & ~(unsigned)CL_FINITE;
+}
+
+// by * d, where a function is so flat that `by` is 0 and d leaves f32: 5 / (2 + exp(-s)), tanh(exp(s)).
+static const Ex *flattened(const Rows *r, const Ex *by, const Ex *d) {
+    const Ex *e = ex_chain(r->p, by, d);
+    return leaves_f32(d) ? ex_unless_zero(r->p, by, e) : e;
+}
+
+// d / b; of an exponential times a slope that first.
+static const Ex *over(const Rows *r, const Ex *d) {
+    if (d->op != EX_MUL || !leaves_f32(d)) return DIV(d, B);
+    return MUL(DIV(d->args[0], B), d->args[1]);
+}
+
+static bool is_flat(ExOp op) {
+    return op == EX_EXP || op == EX_EXP2 || op == EX_TANH || op == EX_SIGMOID || op == EX_ERF;
+}
+
 static const Ex *of_node(const Rows *r, const Ex *const *d) {
     const Ex *sum = NULL, *y = r->y;
     switch ((int)y->op) {
@@ -184,14 +208,17 @@ static const Ex *of_node(const Rows *r, const Ex *const *d) {
     case EX_DIV: // x / b stays a quotient
         if (d[0] && !d[1] && !chooses(d[0])) return DIV(d[0], B);
         if (d[1] && !is_one(d[1]) && !chooses(d[1])) { // f32 may hold no x / b / b
-            const Ex *by_b = NEG(ex_chain(r->p, y, DIV(d[1], B)));
+            const Ex *by_b = NEG(flattened(r, y, over(r, d[1])));
             return ex_plus(r->p, d[0] ? ex_chain(r->p, RCP(B), d[0]) : NULL, by_b);
         }
         break;
     default: break;
     }
     for (int k = 0; k < y->nargs && k < 3; k++)
-        if (d[k]) sum = ex_plus(r->p, sum, ex_chain(r->p, partial(r, k), d[k]));
+        if (d[k])
+            sum = ex_plus(r->p, sum,
+                          (is_flat(y->op) ? flattened(r, partial(r, k), d[k])
+                                          : ex_chain(r->p, partial(r, k), d[k])));
     return sum;
 }
 
