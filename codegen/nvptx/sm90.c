@@ -62,14 +62,6 @@ static void turn(Cg *cg, const TileOp *op) {
     nv90_bar_arrive(cg, cg_plus(cg, next, turn_barrier(h)), 2 * NV90_GROUP);
 }
 
-Blk nv90_one(Cg *cg) {
-    Blk first = cg_block(cg, "warp"), one = cg_block(cg, "one"), rest = cg_block(cg, "rest");
-    cg_branch(cg, cg_is(cg, nv_state(cg)->warp, 0), first, rest);
-    cg_fork(cg, nv90_elect(cg), one, rest);
-    cg_at(cg, one);
-    return rest;
-}
-
 // One thread of the producer's warps runs; the others are done.
 static void only_one(Cg *cg) {
     Blk idle = nv90_one(cg), one = cg_here(cg);

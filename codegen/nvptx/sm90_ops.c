@@ -198,6 +198,14 @@ Val nv90_elect(Cg *cg) {
     return cg_icmp(cg, LLVMIntNE, one, cg_i32(cg, 0));
 }
 
+Blk nv90_one(Cg *cg) {
+    Blk first = cg_block(cg, "warp"), one = cg_block(cg, "one"), rest = cg_block(cg, "rest");
+    cg_branch(cg, cg_is(cg, nv_state(cg)->warp, 0), first, rest);
+    cg_fork(cg, nv90_elect(cg), one, rest);
+    cg_at(cg, one);
+    return rest;
+}
+
 void nv90_load_words(Cg *cg, Val from, Val v[4]) {
     Ty types[] = {cg->i32, cg->i32, cg->i32, cg->i32};
     cg_struct_asm(cg, types, 4, &from, 1, "ld.shared.v4.u32 {$0,$1,$2,$3}, [$4];",
