@@ -26,6 +26,7 @@
 #include "frontend/ast.h"
 #include "frontend/frontend.h"
 #include "frontend/reference.h"
+#include "tests/support/modules.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -439,17 +440,11 @@ static int by_name(const void *a, const void *b) {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-// Modules of the library hold no variant; what imports them tests them.
-static bool is_module(const char *name) {
-    return !strcmp(name, "mask.attn") || !strcmp(name, "math.attn") ||
-           !strcmp(name, "modify.attn") || !strcmp(name, "normalization.attn");
-}
-
 static int run_folder(Arena *a, const char *folder, int *passed) {
     VEC(char *) files = {0};
     DIR *d = opendir(folder);
     for (struct dirent *e; d && (e = readdir(d));)
-        if (ends_with(e->d_name, ".attn") && !is_module(e->d_name))
+        if (ends_with(e->d_name, ".attn") && !is_library_module(e->d_name))
             VEC_PUSH(a, &files, arena_printf(a, "%s/%s", folder, e->d_name));
     if (d) closedir(d);
     if (files.n) qsort(files.data, (size_t)files.n, sizeof *files.data, by_name);

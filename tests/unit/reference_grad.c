@@ -2,6 +2,7 @@
 // and recurrence of the library, others that have all that the language has, kinks, rows without
 // keys, and garbage behind masks.
 #include "tests/support/gradient.h"
+#include "tests/support/modules.h"
 #include "tests/unit/ref_util.h"
 
 #include <glob.h>
@@ -179,10 +180,7 @@ TEST(library) {
     int seen = 0;
     ck_assert_int_eq(glob("stdlib/*.attn", 0, NULL, &g), 0);
     for (size_t i = 0; i < g.gl_pathc; i++) {
-        static const char *const modules[] = {"/mask.", "/modify.", "/normalization."};
-        bool module = false;
-        for (int m = 0; m < 3; m++) module |= strstr(g.gl_pathv[i], modules[m]) != NULL;
-        if (module) continue;
+        if (is_library_module(g.gl_pathv[i])) continue;
         Arena *a = arena_new();
         differences(a, gradient_variant(a, g.gl_pathv[i], NULL), g.gl_pathv[i]);
         seen++;
