@@ -318,7 +318,8 @@ Val cg_tile_begin(Cg *cg, int axis); // i32: position of the tile's first elemen
 
 // ---- sequence.c
 void cg_meet_sequence(Cg *cg); // fills cg->own for the sequence that the grid's point is of
-Val cg_meet_once(Cg *cg, const Ex *e); // of sizes that are alike for all sequences, which nothing else uses: where a block begins
+// Of sizes that are alike for all sequences, which nothing else uses: where a block begins.
+Val cg_meet_once(Cg *cg, const Ex *e);
 // Of a dimension over the tiles of all sequences: whether there is a tile of that number (i1). Then grid_b and the dimension's tile are set,
 // and the sequence is met. *end: from there on no number has a tile for a block that was given this one.
 Val cg_find_tile(Cg *cg, const TileGrid *g, Val number, Val *end);
