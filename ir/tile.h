@@ -109,8 +109,8 @@ typedef struct TileSplit {
     // Of a batch: queries of a sequence whose kernel is that of few, of many, or of tiles of one head; 0 of other sequences. Where none of
     // them is a size, one kernel has all sequences of a launch.
     int few_queries, many_queries, long_queries;
-    bool
-        apart; // each launch has the kernels of few and of many, and parts follow from the own sequence alone
+    // Each launch has the kernels of few and of many, and parts follow from the own sequence alone.
+    bool apart;
     int beside;  // of a batch: 1 in launches whose long sequences have a kernel beside that of few
     int longest; // of the kernel for many: steps of its longest tile,
     int wanted;  // parts that it would have if they cost nothing,
@@ -351,10 +351,10 @@ typedef struct TileSchedule {
     const Ex
         *cluster_rows; // i32 of sizes, 1 or `cluster`: over so many tiles of rows; the tiles of
                        // a cluster are neighbouring heads' where it is 1; NULL: `cluster`
-    const Ex *
-        beside; // i32 of sizes that are alike for all sequences: so many blocks take tiles, the others leave their multiprocessors to
-                // the next kernel, which begins meanwhile; NULL: all
-    int next;   // of an assigned kernel: the order of its step to the next tile; 0: behind all else
+    // i32 of sizes that are alike for all sequences: so many blocks take tiles, the others leave their multiprocessors to the next kernel,
+    // which begins meanwhile; NULL: all.
+    const Ex *beside;
+    int next; // of an assigned kernel: the order of its step to the next tile; 0: behind all else
     Knobs knobs; // all that the target chose; none said: nothing yet
 } TileSchedule;
 
