@@ -9,7 +9,7 @@ slow=$(echo "$log" | grep -E 'C75(0[0-9]|1[0-8])')
 echo "$log" | awk -v file="$(basename "$1")" -v sm="$2" '
     /Function properties for/ { name = $NF }
     / bytes stack frame/ {
-        limit = sm != "sm_90a" || name ~ /_(part|combine)$/ ? 256 : 80
+        limit = sm != "sm_90a" || name ~ /_(part|combine)$/ ? 256 : 96
         if ($1 > limit || $5 > limit) bad = 1
         if ($1 > held) held = $1
         if ($5 > spilled) spilled = $5
