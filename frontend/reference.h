@@ -87,11 +87,10 @@ typedef struct RefGrad {
     double *const *dinputs;      // one for each of the variant's inputs; NULL, or with NULLs
     double *dstate0;             // recurrence
     RefKind kind;
-    bool
-        half; // REF_WRITTEN: weights, ds and the gradient of what is aggregated are rounded to f16, as factors of products are
-    int64_t *
-        lost; // of an attention: how many rows hold an infinity or a NaN that only `output` hides, or makes, is added to it; NULL: not
-              // wanted
+    // REF_WRITTEN: weights, ds and the gradient of what is aggregated are rounded to f16, as factors of products are.
+    bool half;
+    // Of an attention: how many rows hold an infinity or a NaN that only `output` hides, or makes, is added to it; NULL: not wanted.
+    int64_t *lost;
     int64_t *
         apart; // of an attention: how many sides of kinks are others in float64 is added to it; NULL: not wanted
 } RefGrad;

@@ -120,7 +120,8 @@ static Status compare(const Binding *b, Oracle *x, const Launch *l, Slack *slack
         wrong += e.wrong;
     }
     int64_t touched = touched_rows(b, x);
-    nothing |= is_nowhere_finite(b, x);
+    bool nowhere = is_nowhere_finite(b, x);
+    nothing |= nowhere;
     good = good && !touched && !nothing;
     text_printf(&t, "; bound %.3g", bound);
     if (touched)
@@ -129,7 +130,7 @@ static Status compare(const Binding *b, Oracle *x, const Launch *l, Slack *slack
         text_printf(&t, ", of gradients %.3g", bound * tensor_tolerance_gradients());
     describe_inputs(&t, b, x->pairs);
     describe_open(&t, b, x);
-    if (is_nowhere_finite(b, x)) text_puts(&t, "; no element of o is finite in the reference");
+    if (nowhere) text_puts(&t, "; no element of o is finite in the reference");
     printf("%s: %s, %s, %s: relative error%s\n",
            good      ? "good"
            : wrong   ? "WRONG"

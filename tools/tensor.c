@@ -210,8 +210,7 @@ double tensor_tolerance_gradients(void) {
 }
 
 bool tensor_holds(Dtype dtype, double x) {
-    double most =
-        dtype == DT_F16 ? 65024 : 3.38e38; // what is nearer to the end may be rounded beyond it
+    double most = dtype == DT_F16 ? 65024 : 3.38e38; // nearer to the end it may be rounded beyond
     return !isfinite(x) || fabs(x) <= most;
 }
 

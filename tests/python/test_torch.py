@@ -463,6 +463,27 @@ class Gradients(Case):
             for x in operand:
                 self.assertTrue((x.grad == 0).all())
 
+    def test_small_arguments(self):
+        """std.math: values and derivatives, element by element."""
+        text = "import std.math; attention f {{ dim D = 1; input x: f32[Sq] grad; score(q, k) = 0; modify(s, b, h, i, j) = {}(x[i]); normalize(s) = s; }}"
+        size = 2.0 ** torch.arange(-60, 5, dtype=torch.float32)
+        stable = lambda x: x.clamp(min=0) + torch.log1p(torch.exp(-x.abs()))  # noqa: E731
+        cases = [
+            ("log1p", torch.log1p, lambda x: 1 / (1 + x), lambda x: x > -1),
+            ("expm1", torch.expm1, torch.exp, lambda x: x == x),
+            ("softplus", stable, torch.sigmoid, lambda x: x == x),
+            ("logsigmoid", lambda x: -stable(-x), lambda x: torch.sigmoid(-x), lambda x: x == x),
+        ]
+        for name, value, slope, has in cases:
+            x = torch.cat([size, -size, torch.linspace(-3, 3, 61)])
+            x = x[has(x)].requires_grad_()
+            one = torch.ones(1, 1, 1, 1)
+            o = attn.Attention(text.format(name))(one.expand(1, 1, len(x), 1), one, one, x).flatten()
+            o.sum().backward()
+            exact = x.detach().double()
+            for got, want in (o.detach(), value(exact)), (x.grad, slope(exact)):
+                self.assertLess(((got.double() - want).abs() / want.abs().clamp(min=1e-30)).max().item(), 6e-7, name)
+
     def test_in_one_order(self):
         """Equal bits in every run, by PyTorch's flag or deterministic=; what has none is refused, or by warn_only warned of."""
         learned = "import std.normalization; attention learned { dim D = 16; input b: f32[H] grad; score(q, k) = dot(q, k); modify(s, x, h) = s * b[h]; normalize(s) = softmax(s); }"
