@@ -267,8 +267,7 @@ struct TileOp {
     bool peels;
     TilePlace peeled;
     bool begins; // LOOP over full tiles: the first step may be one of them, and is done as one then
-    // MMA: what it makes has landed when the map of this order has made `after` elements (below, with
-    // `half`); 0: not said.
+    // MMA: what it makes has landed when the map of this order has made `after` elements (below); 0: not said.
     int lands;
     bool turn;      // LOAD, MMA, MAP: is acquired, issued, made while the warpgroup has its turn
     int warpgroups; // ROLE: of 4 warps each
@@ -288,10 +287,8 @@ struct TileOp {
     // MAP: after `after` elements of each thread were computed, wait until at most `pending` groups
     // of products are in flight; `after` -1: anywhere before results are narrowed, which is always
     // behind the wait. What the wait lands is known to be there behind the map.
-    // `half` > 0: after so many elements, fewer than `after`, it has waited for the first half of the
-    // terms of the product that it waits for then.
     bool waits;
-    int after, half;
+    int after;
     // MAP, STORE, FILL behind a NEXT of the same block: b, h, TILE and POS mean the tile before it.
     bool behind;
     // REDO, in a role: args[0] is an f32 for each row of the grid's axis. In rows in which |x| <= 2^bits

@@ -414,7 +414,7 @@ static bool parse_map(Parse *P, TileOp *op) {
     op->after = -1;
     if (op->waits && !take_int(P, &op->pending)) return false;
     if (!op->waits || !take(P, "after")) return true;
-    return take_int(P, &op->after) && (!take(P, "half") || take_int(P, &op->half));
+    return take_int(P, &op->after);
 }
 
 static bool parse_block(Parse *P, TileBlock *b);
@@ -535,8 +535,7 @@ static bool parse_places(Parse *P, TileOp *op) {
     op->turn = take(P, "turn");
     if (!take(P, "lands")) return true;
     op->after = -1;
-    return take_int(P, &op->lands) && (!take(P, "after") || take_int(P, &op->after)) &&
-           (!take(P, "half") || take_int(P, &op->half));
+    return take_int(P, &op->lands) && (!take(P, "after") || take_int(P, &op->after));
 }
 
 // They stand before the op, so their names are known in it already; tile_verify refuses such a use.

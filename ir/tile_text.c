@@ -283,7 +283,6 @@ static void print_map(Out *o, const TileOp *op) {
     print_marks(o, op);
     if (op->waits) text_printf(o->text, " waiting %d", op->pending);
     if (op->waits && op->after >= 0) text_printf(o->text, " after %d", op->after);
-    if (op->waits && op->half) text_printf(o->text, " half %d", op->half);
     o->names = outer;
 }
 
@@ -406,7 +405,6 @@ static void place(Out *o, const TileOp *op) {
     if (!op->lands) return;
     text_printf(o->text, " lands %d", op->lands);
     if (op->after >= 0) text_printf(o->text, " after %d", op->after);
-    if (op->half) text_printf(o->text, " half %d", op->half);
 }
 
 static void print_mma(Out *o, const TileOp *op) {

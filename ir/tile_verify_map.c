@@ -79,8 +79,6 @@ bool verify_map(Verify *V) {
     }
     if (op->waits && (op->pending < 0 || op->after < -1 || !V->role))
         return verify_fail(V, "it waits for products in no role, or for less than nothing");
-    if (op->half < 0 || (op->half && (!op->waits || op->half >= op->after)))
-        return verify_fail(V, "it waits for half of a product behind the whole");
     unsigned reached = 0;
     for (int i = 0; i < op->outs.n; i++)
         if (!check_out(V, i, &reached)) return false;

@@ -37,7 +37,6 @@ typedef struct Nv90Map { // a tensor map among the kernel's arguments
 
 typedef struct Nv90Flight { // products that have not landed
     CgValue *acc;
-    int groups; // that it is made in: 1, or 2 of half of the terms each
 } Nv90Flight;
 
 typedef struct Nv90Wide { // a narrow fragment whose pairs are still two f32 each
@@ -153,8 +152,6 @@ void nv90_mma_wait(Cg *cg, int pending);
 void nv90_pack(Cg *cg); // all that is wide
 // Nothing moves across it; held: numbers of rows that what comes behind it is made of.
 void nv90_pinned_wait(Cg *cg, const TileOp *map, Val *held, int n);
-// The same until the first half of the product has landed.
-void nv90_half_wait(Cg *cg);
 Val nv90_operand(Cg *cg, const TileValue *v, int leading); // the descriptor of a shared operand
 bool nv90_is_left(Cg *cg, const TileValue *v);             // the left one of some product
 Val nv90_left(Cg *cg, const TileValue *v);                 // of the warpgroup's rows of a left one
@@ -226,9 +223,8 @@ struct Nv90Product { // one group of wgmmas over the contracted axis, 16 at a st
     int most; // columns of an instruction; those of the next ones lie `beyond`, in a descriptor's units
     int beyond;
     Val middle; // i64: the right operand from its second instruction on, in every second one; NULL: as the first
-    Val *acc;    // columns / 2, in and out
-    bool halves; // a group for each half of the steps
-    Val few; // i1, the same in the warpgroup: only so many columns and steps count; NULL: all do
+    Val *acc; // columns / 2, in and out
+    Val few;  // i1, the same in the warpgroup: only so many columns and steps count; NULL: all do
     int few_columns, few_steps;
     const Nv90Product
         *before;      // whose sum it goes on with, in the same registers; NULL: there is none

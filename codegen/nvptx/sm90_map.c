@@ -61,17 +61,14 @@ static bool is_of_rows(Cg *cg, const TileOp *map, int i) {
     return map->args.data[i]->rank == 1 && v->n && LLVMTypeOf(v->e[0]) == cg->f32;
 }
 
-static void wait_within(Cg *cg, const TileOp *map, bool half) {
+static void wait_within(Cg *cg, const TileOp *map) {
     VEC(Val) held = {0};
     for (int i = 0; i < map->args.n && keeps_scores(map); i++) {
         const CgValue *v = &cg->value[map->args.data[i]->id];
         for (int e = 0; is_of_rows(cg, map, i) && e < v->n; e++)
             VEC_PUSH(cg->arena, &held, v->e[e]);
     }
-    if (half)
-        nv90_half_wait(cg);
-    else
-        nv90_pinned_wait(cg, map, held.data, held.n);
+    nv90_pinned_wait(cg, map, held.data, held.n);
     for (int i = 0, n = 0; n < held.n; i++) {
         CgValue *v = &cg->value[map->args.data[i]->id];
         if (!is_of_rows(cg, map, i)) continue;
@@ -80,27 +77,9 @@ static void wait_within(Cg *cg, const TileOp *map, bool half) {
     }
 }
 
-// Pairs of the first so many columns, as far as their elements are there.
-static void pack_first(Cg *cg, const CgWalk *m, int columns) {
-    const NvMap *own = m->own;
-    const TileOp *op = m->space.op;
-    for (int i = 0; i < op->outs.n; i++) {
-        const TileValue *v = op->results.data[i];
-        const CgFragment *f = cg_fragment(cg, v);
-        for (int e = 0; own->wide[i] && e < f->registers; e++) {
-            Val *pair = own->wide[i] + 2 * e;
-            bool first = layout_part(&f->is, LAYOUT_REG, m->space.columns, 2 * e) < columns;
-            if (!first || !pair[0] || !pair[1]) continue;
-            cg->value[v->id].e[e] = nv_pack(cg, v->dtype, pair[0], pair[1]);
-            pair[0] = NULL;
-        }
-    }
-}
-
 typedef struct Walk {
     CgWalk *m;
     int done; // elements
-    int half; // columns of the product's first half; 0: the product is one
     int part; // columns after which others may be read; 0: whenever
 } Walk;
 
@@ -127,30 +106,21 @@ static void begin_part(Cg *cg, const Walk *w) {
 static void walked(Cg *cg, Walk *w) {
     const TileOp *op = w->m->space.op;
     begin_part(cg, w);
-    if (w->half && w->done == op->half) wait_within(cg, op, true);
-    if (op->waits && w->done == op->after) wait_within(cg, op, false);
+    if (op->waits && w->done == op->after) wait_within(cg, op);
     w->done++;
     cg_walk_element(cg, w->m);
-    if (w->half && w->done > op->half && w->done <= op->after) pack_first(cg, w->m, w->half);
 }
 
-static void walk_columns(Cg *cg, Walk *w, int from, int to) {
-    const CgSpace *s = &w->m->space;
-    for (int i = 0; i < s->n; i++) {
-        cg_walk_at(w->m, i);
-        int column = s->columns < 0 ? 0 : s->part[s->columns];
-        if (column >= from && column < to) walked(cg, w);
-    }
-}
-
-// Where the product lands by halves the weights of its first half, whose registers are free by then, come first.
 static void walk(Cg *cg, CgWalk *m) {
     const TileOp *op = m->space.op;
+    const CgSpace *s = &m->space;
     widen_packed(cg, m);
-    int columns = leave_out(cg, m), half = op->half ? columns / 32 * 16 : 0; // whole steps
-    Walk w = {m, 0, half, reads_columns(m) ? PART : 0};
-    if (half) walk_columns(cg, &w, 0, half);
-    walk_columns(cg, &w, half, columns);
+    int columns = leave_out(cg, m);
+    Walk w = {m, 0, reads_columns(m) ? PART : 0};
+    for (int i = 0; i < s->n; i++) {
+        cg_walk_at(m, i);
+        if (s->columns < 0 || s->part[s->columns] < columns) walked(cg, &w);
+    }
     if (op->waits && (op->after < 0 || w.done <= op->after)) nv90_mma_wait(cg, op->pending);
     pack_wide(cg, m);
 }

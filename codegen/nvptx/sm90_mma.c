@@ -156,13 +156,6 @@ static void lower_within(Cg *cg, const TileOp *map) {
     for (int i = map->args.n - 1; i >= 0; i--) cg->value[map->args.data[i]->id] = kept[i];
 }
 
-// Whether a map waits for one half of it and then for the other.
-static bool lands_by_halves(const TileOp *mma) {
-    for (const TileOp *op = mma->next; mma->async && mma->args.n > 2 && op; op = op->next)
-        if (op->waits) return op->half > 0;
-    return false;
-}
-
 // Before a product: what maps shared, and it reads.
 static void see_shared(Cg *cg, const TileOp *mma) {
     Nv90 *h = nv90_state(cg);
@@ -228,7 +221,6 @@ void nv90_mma(Cg *cg, const TileOp *op) {
     } else {
         p.registers = left_registers(cg, &o, p.steps);
     }
-    p.halves = lands_by_halves(op);
     p.beyond = beyond(&right, p.transposed, p.middle ? HOME_PANEL : p.most);
     if (op->first) {
         bool terms = op->axis == o.axis;
@@ -242,7 +234,7 @@ void nv90_mma(Cg *cg, const TileOp *op) {
         Nv90Product *kept = ARENA_NEW(cg->arena, Nv90Product);
         *kept = p;
         h->chain = kept;
-        Nv90Flight f = {ARENA_NEW(cg->arena, CgValue), 1}; // the last one has the sum
+        Nv90Flight f = {ARENA_NEW(cg->arena, CgValue)}; // the last one has the sum
         VEC_PUSH(cg->arena, &h->flight, f);
         return;
     }
@@ -257,7 +249,7 @@ void nv90_mma(Cg *cg, const TileOp *op) {
     } else {
         nv90_wgmma(cg, &p, 0, p.steps);
     }
-    Nv90Flight f = {value, p.halves ? 2 : 1};
+    Nv90Flight f = {value};
     VEC_PUSH(cg->arena, &h->flight, f);
     if (!op->async) nv90_mma_wait(cg, 0);
 }
@@ -271,9 +263,7 @@ void nv90_mma_wait(Cg *cg, int pending) {
     Val *all = ARENA_ARRAY(cg->arena, Val, n);
     for (int i = 0; i < landed; i++)
         for (int e = 0; e < h->flight.data[i].acc->n; e++) all[at++] = h->flight.data[i].acc->e[e];
-    int groups = 0;
-    for (int i = landed; i < h->flight.n; i++) groups += h->flight.data[i].groups;
-    nv90_wgmma_wait(cg, groups, all, n);
+    nv90_wgmma_wait(cg, h->flight.n - landed, all, n);
     at = 0;
     for (int i = 0; i < landed; i++)
         for (int e = 0; e < h->flight.data[i].acc->n; e++) h->flight.data[i].acc->e[e] = all[at++];
@@ -317,12 +307,6 @@ static void bring_forward(Cg *cg, const TileOp *map, TileKind kind) {
         cg->hooks->op(cg, op);
         VEC_PUSH(cg->arena, &h->early, op);
     }
-}
-
-// What one product alone has in flight: two groups.
-void nv90_half_wait(Cg *cg) {
-    assert(nv90_state(cg)->flight.n == 1 && nv90_state(cg)->flight.data[0].groups == 2);
-    nv90_wgmma_wait(cg, 1, NULL, 0);
 }
 
 // ptxas moves what it likes over a wait for products, but not over a branch: two waits for a barrier

@@ -296,17 +296,13 @@ static void product_step(Text *t, const Nv90Product *p, int k, int columns, int 
 // all the same: registers that only one of two ways makes would be kept from the previous tile.
 static void product_steps(Text *t, const Nv90Product *p, int from, int to, bool few, int left) {
     int right = left + (p->left ? 1 : 4 * p->steps);
-    bool ends = to == p->steps, halves = p->halves;
+    bool ends = to == p->steps;
     if (from == 0) text_puts(t, "\twgmma.fence.sync.aligned;\n");
     if (few && to > p->few_steps) to = p->few_steps;
     for (int k = from; k < to; k++) {
         bool makes = k == 0 && !p->accumulate;
         product_step(t, p, k, few && !makes ? p->few_columns : p->columns, left, right);
-        bool half = halves && k + 1 == p->steps / 2;
-        if (half) text_puts(t, "\twgmma.commit_group.sync.aligned;\n");
-        halves &= !half;
     }
-    if (ends && halves && to < p->steps / 2) text_puts(t, "\twgmma.commit_group.sync.aligned;\n");
     if (ends) text_puts(t, "\twgmma.commit_group.sync.aligned;\n");
 }
 

@@ -929,7 +929,7 @@ static void forget_places(TileBlock *b) {
         if (op->kind != TILE_ROLE) op->role = NULL;
         op->place = op->peeled = (TilePlace){0};
         op->peels = op->turn = op->begins = false;
-        if (op->kind == TILE_MMA) op->lands = op->after = op->half = 0;
+        if (op->kind == TILE_MMA) op->lands = op->after = 0;
     }
 }
 

@@ -281,13 +281,12 @@ Knobs sm90_fit(const TileProgram *p, const TileKernel *k, ShapeClass launches, b
     if (alone || p->batch) s.cluster = 1;
     if (listed) s.section = LISTED;
     if (!tile_has(&k->body, TILE_BOUND) || moving || dear) s.fixed_shift = 0;
-    if (!s.fixed_shift) s.after = rows[i].moving, s.half = 0;
+    if (!s.fixed_shift) s.after = rows[i].moving;
     if (!fits_shared(p, k, s)) s.queries = 1;
     while (s.keys > 16 && (!fits_shared(p, k, s) || registers_of(p, k, s) > s.registers))
         s.keys -= 16;
     s.keys = sm90_within_grid_row(k, s.keys);
     s.after = after_for(k, s);
-    if (s.half >= s.after) s.half = 0;
     if (s.narrow >= s.keys) s.narrow = 0;
     return s;
 }
@@ -324,11 +323,6 @@ static bool legal(const TileProgram *p, const TileKernel *k, Knobs s, Diags *dia
         diag_error(diags, (Span){0}, "schedule: where shifts stay nothing is rescaled late");
         return false;
     }
-    if (s.half && (!s.fixed_shift || s.half >= s.after)) {
-        diag_error(diags, (Span){0},
-                   "schedule: half of a product is waited for before the whole, where shifts stay");
-        return false;
-    }
     if (s.narrow >= s.keys) {
         diag_error(diags, (Span){0}, "schedule: the first %d keys of a tile of %d are all",
                    s.narrow, s.keys);
@@ -360,20 +354,19 @@ static bool choose(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *d
     if (!asked->said) return true;
     if (!knobs_say(asked, KNOB_queries) && !fits_shared(p, k, *s)) s->queries = 1;
     if (!knobs_say(asked, KNOB_narrow) && s->narrow >= s->keys) s->narrow = 0;
-    if (!knobs_say(asked, KNOB_half) && s->half >= s->after) s->half = 0;
     return legal(p, k, *s, diags);
 }
 
 bool sm90_move_shifts(const TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags) {
     Knobs moving = sm90_fit(p, k, o->shape, true), *s = &k->schedule.knobs;
-    if (o->schedule.fixed_shift || o->schedule.half) {
+    if (o->schedule.fixed_shift) {
         diag_error(diags, (Span){0},
                    "schedule: shifts stay in kernels of one sweep in roles; %s is no such one",
                    k->name);
         return false;
     }
     if (!knobs_say(&o->schedule, KNOB_after)) s->after = moving.after;
-    s->fixed_shift = s->half = 0;
+    s->fixed_shift = 0;
     return true;
 }
 

@@ -29,7 +29,7 @@ enum { MAX_CHAIN = 4, MAX_COLUMNS = 4 };
 // Orders in the body of the loop over tiles: the loops stand at 0.
 enum { NEXT = 1, END_EARLY, FIRST_K, LAST_V, NEXT_Q, FIRST_S, END };
 // And in a step. Maps have the orders from MAPS on, the rescaling and the redo those behind.
-enum { K = 1, DENSE, S, SHARED_P, LATE, V, O, COLUMNS, EARLY, MAPS };
+enum { K = 1, DENSE, S, LATE, V, O, COLUMNS, EARLY, MAPS };
 // What belongs to the sum goes before K where no weight is made beside it (`after` is 0).
 enum { BEFORE = -O };
 
@@ -324,15 +324,6 @@ static void pipe_of(TileOp *load, int stages) {
     load->results.data[0]->stages = stages;
 }
 
-// Where the schedule says so, weights go to the product by way of shared memory: each warpgroup
-// writes and reads its own rows.
-static void share_weights(Flat *f, Step *st) {
-    TileValue **weights = &st->sum->args.data[0];
-    *weights = pass_put_shared(f->s->p, f->s->k, st->sum, *weights);
-    pass_place((*weights)->def, "consumer", 1, SHARED_P + f->sums);
-    (*weights)->def->turn = f->s->shape.turns;
-}
-
 static void place_maps(Flat *f, Step *st) {
     const Knobs *shape = &f->s->shape;
     int order = MAPS;
@@ -376,13 +367,11 @@ static void place_step(Flat *f, Step *st) {
     }
     place_maps(f, st);
     if (stays) {
-        st->sum->half = shape->half;
         redo(f, st);
         for (TileOp *op = st->loop->body.first; op; op = op->next)
             if (!op->role && op->kind != TILE_YIELD)
                 pass_place(op, "consumer", 0, op->kind == TILE_REDO ? MAPS + 100 : EARLY);
     }
-    if (shape->share) share_weights(f, st);
 }
 
 // For a second tile of narrow elements beside the weights.

@@ -263,7 +263,7 @@ static void land_within(Waits *w, TileOp *map, Flight *f) {
         if (map->kind != TILE_MAP || !product->lands || product->lands != map->place.order)
             continue;
         map->waits = true;
-        map->after = product->after, map->half = product->half;
+        map->after = product->after;
         map->pending = f->n - i - 1;
         land(w, map->next, f, i + 1);
         return;

@@ -78,7 +78,6 @@ holds 'packed rows, a tile program, on sm_80' scheduled tests/tile/packed.tile s
 for sm in sm_80 sm_90a; do
     for name in mamba2 gated_delta; do holds "$name, a tile program, on $sm" scheduled tests/tile/$name.tile $sm; done
 done
-holds 'weights through shared memory' assembles stdlib/causal.attn -DD=128 --schedule=share=1
 
 # Bad PTX, made from good: no registers for the consumers (spills and serialized products), a product that is read before its
 # wait, and four blocks where there is room for two.

@@ -288,18 +288,6 @@ ARENA_TEST(redo) {
     }
 }
 
-// The two halves of the sum are a group each, and the weights wait for one and then the other.
-ARENA_TEST(halves) {
-    static const struct {
-        const char *schedule;
-        int groups;
-    } c[] = {{"fixed_shift=1,half=0", 0}, {"fixed_shift=1,half=16,after=48", 1}};
-    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
-        char *ptx = ptx_scheduled(a, TARGET_SM90A, softmax(a, 64, ""), DT_BF16, c[i].schedule);
-        ck_assert_int_eq(count(ptx, "wgmma.wait_group.sync.aligned 2;") > 0, c[i].groups);
-    }
-}
-
 // ---- with ptxas
 
 // What it says of the code, in the arena.
