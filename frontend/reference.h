@@ -72,6 +72,7 @@ void ref_run(const RefRun *r);
 typedef enum RefKind {
     REF_FLOAT64,
     REF_SIZES, // the sums of the magnitudes of all that adds to each gradient, whose rounding its own is relative to
+    REF_PARTS, // likewise, but dot products are one number: of what is rounded before it is a factor of a product
     REF_WRITTEN, // from what the formula as written gives in f32, each step of the reverse mode rounded to f32
 } RefKind;
 
@@ -89,8 +90,9 @@ typedef struct RefGrad {
     RefKind kind;
     // REF_WRITTEN: weights, ds and the gradient of what is aggregated are rounded to f16, as factors of products are.
     bool half;
-    // Of an attention: how many rows hold an infinity or a NaN that only `output` hides, or makes, is added to it; NULL: not wanted.
-    int64_t *lost;
+    // Of an attention: 1 of each row [B,H,Sq] that holds an infinity or a NaN that what follows hides, a sum that its weights hang on or
+    // what is aggregated, or that `output` makes; NULL: not wanted.
+    unsigned char *lost;
     int64_t *
         apart; // of an attention: how many sides of kinks are others in float64 is added to it; NULL: not wanted
 } RefGrad;

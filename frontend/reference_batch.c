@@ -259,7 +259,9 @@ static void grad_one(const RefBatch *x, const RefGrad *g, int32_t b) {
     own.dq = room(a, q, g->dq, v->D);
     own.dk = room(a, k, g->dk, v->D);
     own.dv = room(a, k, g->dv, v->Dv);
+    own.lost = gathered(a, q, g->lost, 1);
     ref_grad(&own);
+    scatter(q, g->lost, own.lost, 1);
     scatter(q, g->dq, own.dq, d);
     scatter(k, g->dk, own.dk, d);
     scatter(k, g->dv, own.dv, dv);

@@ -17,20 +17,22 @@ static void add(double *to, const double *x, double factor, int n) {
     for (int i = 0; i < n; i++) to[i] += factor * x[i];
 }
 
+static bool of_sizes(const RefGrad *g) { return g->kind == REF_SIZES || g->kind == REF_PARTS; }
+
 // Of sizes: the same of magnitudes.
 static void add_to(const RefGrad *g, double *to, const double *x, double factor, int n) {
-    if (g->kind != REF_SIZES) add(to, x, factor, n);
-    for (int i = 0; i < n && g->kind == REF_SIZES && to; i++) to[i] += fabs(factor * x[i]);
+    if (!of_sizes(g)) add(to, x, factor, n);
+    for (int i = 0; i < n && of_sizes(g) && to; i++) to[i] += fabs(factor * x[i]);
 }
 
 static double inner(const RefGrad *g, const double *x, const double *y, int n) {
     double sum = 0;
     for (int i = 0; i < n; i++) sum += g->kind == REF_SIZES ? fabs(x[i] * y[i]) : x[i] * y[i];
-    return ref_rounded(g->kind, sum);
+    return g->kind == REF_PARTS ? fabs(sum) : ref_rounded(g->kind, sum);
 }
 
 static double come(const RefGrad *g, double adjoint) {
-    return g->kind == REF_SIZES ? fabs(adjoint) : ref_rounded(g->kind, adjoint);
+    return of_sizes(g) ? fabs(adjoint) : ref_rounded(g->kind, adjoint);
 }
 
 static double in_half(double x) {
@@ -58,6 +60,7 @@ typedef struct Back {
     RefAttention *t;
     RefTape *score, *modify, *normalize, *output;
     int *emit;            // the node of each emit
+    bool *weighs;         // of normalize's nodes: the weight hangs on it
     double *dout;         // of the aggregated row
     double *dq, *dk, *dv; // of q, k and v as clauses give them; NULL: not wanted
     int dv_stride;
@@ -96,6 +99,18 @@ static void back_elements(Arena *a, const RefGrad *g, const RefAttention *t, Cla
     }
 }
 
+static bool *weighing(Arena *a, const RefProgram *p) {
+    bool *weighs = ARENA_ARRAY(a, bool, p->nodes.n + 1);
+    const int *args = p->args;
+    for (int i = 0; i < p->nodes.n; i++) args += p->nodes.data[i]->nargs;
+    weighs[p->result] = true;
+    for (int i = p->nodes.n - 1; i >= 0; i--) {
+        args -= p->nodes.data[i]->nargs;
+        for (int k = 0; k < p->nodes.data[i]->nargs && weighs[i]; k++) weighs[args[k]] = true;
+    }
+    return weighs;
+}
+
 static Back back(Arena *a, const RefGrad *g, RefAttention *t) {
     const Variant *v = g->run->variant;
     Back x = {.g = g,
@@ -108,6 +123,7 @@ static Back back(Arena *a, const RefGrad *g, RefAttention *t) {
               .dout = ARENA_ARRAY(a, double, t->Dv)};
     for (int m = 0; m < v->emits.n; m++)
         x.emit[m] = ref_index_of(&t->normalize->nodes, v->emits.data[m].value);
+    x.weighs = weighing(a, t->normalize);
     x.dq = changed(a, t, CLAUSE_A_QUERY, g->dq);
     x.dk = changed(a, t, CLAUSE_A_KEY, g->dk);
     x.dv = changed(a, t, CLAUSE_A_VALUE, v->v_in_k ? g->dk : g->dv);
@@ -116,10 +132,12 @@ static Back back(Arena *a, const RefGrad *g, RefAttention *t) {
 }
 
 // From the gradient of a row of the output to that of the aggregated row.
-static void back_output(const Back *x, RefEnv *e) {
+static void back_output_as(const Back *x, RefEnv *e, RefKind kind, double *const *dinputs) {
     const RefAttention *t = x->t;
-    const RefGrad *g = x->g;
+    RefGrad own = *x->g, *g = &own;
     double squares = 0, dsquares = 0;
+    own.kind = kind;
+    if (x->output) x->output->kind = kind;
     memset(x->dout, 0, sizeof *x->dout * (size_t)t->Dv);
     if (!g->d_o) return;
     for (int d = 0; d < t->Dv; d++) squares += value_of(g, t->o[d]) * value_of(g, t->o[d]);
@@ -132,7 +150,7 @@ static void back_output(const Back *x, RefEnv *e) {
             continue;
         }
         ref_evaluate(t->output, e, 0);
-        ref_tape_of(x->output, g->run, adjoint, g->dinputs);
+        ref_tape_of(x->output, g->run, adjoint, dinputs);
         x->dout[e->d] += x->output->sym[TS_O];
         dsquares += x->output->sym[TS_SQO];
     }
@@ -141,12 +159,27 @@ static void back_output(const Back *x, RefEnv *e) {
     for (int d = 0; d < t->Dv; d++) x->dout[d] = factor(g, x->dout[d]);
 }
 
+// What parts are of is the gradient itself, and what inputs get is sizes.
+static void back_output(const Back *x, RefEnv *e) {
+    RefKind kind = x->g->kind;
+    if (kind == REF_PARTS && x->output && x->g->dinputs)
+        back_output_as(x, e, REF_SIZES, x->g->dinputs);
+    back_output_as(x, e, kind == REF_PARTS ? REF_FLOAT64 : kind,
+                   kind == REF_PARTS ? NULL : x->g->dinputs);
+}
+
 // 0 times an infinity is NaN in a kernel, where the reference adds nothing.
 static bool is_lost(const Back *x) {
-    for (int d = 0; x->output && d < x->t->Dv; d++)
-        if (!isfinite(x->t->o[d].f) || !isfinite(x->t->o[d].written) ||
-            !isfinite(tx_number(x->dout[d]).written))
+    const RefProgram *p = x->t->normalize;
+    for (int i = 0; i < p->nodes.n; i++)
+        if (x->weighs[i] && p->nodes.data[i]->op == EX_ROWSUM && !isfinite(p->value[i].written))
             return true;
+    for (int d = 0; x->output && d < x->t->Dv; d++) {
+        double dout = tx_number(x->dout[d]).written;
+        if (!isfinite(x->t->o[d].f) || !isfinite(x->t->o[d].written) ||
+            !isfinite(x->g->half ? in_half(dout) : dout))
+            return true;
+    }
     return false;
 }
 
@@ -222,7 +255,7 @@ static void back_row(const Back *x, int b, int h, int i) {
     ref_aggregate(t, &e, keys);
     back_output(x, &e);
     if (!keys) return;
-    if (x->g->lost) *x->g->lost += is_lost(x);
+    if (x->g->lost) x->g->lost[t->at] |= is_lost(x);
     back_normalize(x, &e, keys);
     for (int j = 0; j < keys; j++) {
         e.kv_idx = t->key[j];

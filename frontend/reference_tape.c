@@ -151,6 +151,7 @@ static void step(RefTape *t, const RefRun *r, int node, const int *args, int key
                  double *const *dinputs) {
     const Tx *x = t->p->nodes.data[node];
     double adjoint = t->row[node] ? t->row[node][key] : t->one[node], slope[3];
+    bool magnitudes = t->kind == REF_SIZES || t->kind == REF_PARTS;
     if (adjoint == 0) return;
     if (x->op == EX_SYM) {
         symbol(t, x, key, adjoint, dinputs);
@@ -167,8 +168,7 @@ static void step(RefTape *t, const RefRun *r, int node, const int *args, int key
     t->apart += other_side(x, v);
     for (int k = 0; k < x->nargs; k++)
         if (x->args[k]->type == TX_F32 && !(slope[k] == 0 && has_sides(x->op)))
-            ref_tape_add(t, args[k], key,
-                         adjoint * (t->kind == REF_SIZES ? fabs(slope[k]) : slope[k]));
+            ref_tape_add(t, args[k], key, adjoint * (magnitudes ? fabs(slope[k]) : slope[k]));
 }
 
 static void reduction(RefTape *t, int node, int arg, int keys) {

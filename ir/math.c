@@ -202,8 +202,10 @@ static double exact_of(ExOp op, double x) {
 static float approximate(const Math *m, ExOp op, float x) {
     double exact = exact_of(op, (double)x), size = fabs(exact);
     if (exact == 0 || isnan(exact) || x == 0 || isinf((float)exact)) return rounded(exact);
+    if (op == EX_TANH && fabsf((float)exact) == 1) return (float)exact; // as far out it is exact
     if (op == EX_LOG2 && m->kind == KIND_NVPTX && x > 0.5f && x < 2) size = 1; // absolute there
     float r = near(m, op, bits_of(x), exact, size);
+    if (op == EX_TANH && fabsf(r) > 1) return copysignf(1, r);
     return isinf(r) ? copysignf(FLT_MAX, r) : r;
 }
 

@@ -116,6 +116,9 @@ static Status compare(const Binding *b, Oracle *x, const Launch *l, Slack *slack
                         dtype_name(b->tensor[i].dtype));
         if (e.relative > v.bound && e.relative <= v.most)
             text_printf(&t, " of %.2g that rounding in f32 may be", v.most);
+        if (v.off > v.may)
+            text_printf(&t, " and row %lld by %.3g of its size, of %.3g that it may be",
+                        (long long)v.row, v.off, v.may);
         good = good && verdict_good(&v);
         wrong += e.wrong;
     }

@@ -57,12 +57,14 @@ static bool make_outputs(Oracle *x, const Binding *b, unsigned asked) {
     }
     if (b->sig->batch) x->owners = zeros(x, owned(b), sizeof *x->owners);
     if (asked & ORACLE_WRITTEN) x->o_size = zeros(x, b->tensor[o].count, sizeof(double));
+    int64_t rows = b->sig->Dv ? b->tensor[o].count / b->sig->Dv : 0;
+    if (!b->sig->recurrence) x->lost = zeros(x, rows, 1);
     if (!(asked & ORACLE_OPEN)) return x->room;
     x->open.o = zeros(x, b->tensor[o].count, 1);
     if (b->sig->recurrence)
         x->open.state = zeros(x, b->tensor[o + 1].count, 1);
     else
-        x->open.row = zeros(x, b->sig->Dv ? b->tensor[o].count / b->sig->Dv : 0, 1);
+        x->open.row = zeros(x, rows, 1);
     return x->room;
 }
 
@@ -215,7 +217,7 @@ static void differentiate(Oracle *x, const RefRun *run, const Binding *b, const 
                  .dinputs = dinputs,
                  .kind = kind,
                  .half = sig->args.data[0].dtype == DT_F16,
-                 .lost = sig->recurrence ? NULL : &x->lost};
+                 .lost = x->lost};
     for (int i = at + operands; i < sig->args.n && dinputs; i++) {
         int of = sig->args.data[i].of - operands;
         if (sig->recurrence && of == o - 4)
@@ -264,7 +266,7 @@ static void give(void **in, const Binding *b, const Oracle *open) {
     }
 }
 
-typedef enum What { OUTPUTS, GRADIENTS, MOVED, SIZES, WRITTEN } What;
+typedef enum What { OUTPUTS, GRADIENTS, MOVED, SIZES, PARTS, WRITTEN } What;
 
 static Status evaluate(Oracle *x, const Variant *v, const Binding *b, const OracleAsk *ask,
                        What what, double step, uint64_t trial) {
@@ -280,6 +282,7 @@ static Status evaluate(Oracle *x, const Variant *v, const Binding *b, const Orac
         else if (b->sig->batch || !(bad = ref_check(&r)))
             differentiate(x, &r, b, (const void *const *)in,
                           what == SIZES     ? REF_SIZES
+                          : what == PARTS   ? REF_PARTS
                           : what == WRITTEN ? REF_WRITTEN
                                             : REF_FLOAT64);
     }
@@ -326,7 +329,7 @@ void oracle_leave_out(Oracle *x, const Binding *b) {
         }
         if (!leaves) continue;
         x->left++;
-        x->open.row[r] = 1;
+        x->open.row[r] = x->lost[r] = 1;
         memset(x->open.o + r * Dv, 1, (size_t)Dv);
     }
 }
@@ -344,6 +347,10 @@ static Status gradients_as(Oracle *out, const Oracle *x, const Variant *v, const
 
 Status oracle_gradient_sizes(Oracle *sizes, const Oracle *x, const Variant *v, const Binding *b) {
     return gradients_as(sizes, x, v, b, SIZES);
+}
+
+Status oracle_gradient_parts(Oracle *parts, const Oracle *x, const Variant *v, const Binding *b) {
+    return gradients_as(parts, x, v, b, PARTS);
 }
 
 Status oracle_gradients_written(Oracle *written, const Oracle *x, const Variant *v,
@@ -397,6 +404,7 @@ void oracle_free(Oracle *x) {
     free(x->written);
     free(x->o_size);
     free(x->owners);
+    free(x->lost);
     free(x->open.o);
     free(x->open.row);
     free(x->open.state);

@@ -28,9 +28,9 @@ typedef struct Oracle {
     double *o_size;     // with ORACLE_WRITTEN: see RefRun
     RefOutside outside; // what -g reports
     RefOpen open;
-    int64_t left;  // rows that oracle_leave_out left out
-    int64_t lost;  // of oracle_gradients: see RefGrad
-    int64_t pairs; // how many took part
+    int64_t left;        // rows that oracle_leave_out left out
+    unsigned char *lost; // 1 of these, and after oracle_gradients of those that RefGrad has so
+    int64_t pairs;       // how many took part
     int32_t *
         owners; // of a batch that is not dense: how many sequences have each row of o, each slot of the state
     const unsigned char *rows;
@@ -55,6 +55,8 @@ Status oracle_gradients(Oracle *x, const Variant *v, const Binding *b);
 // After oracle_run, of an attention: the outputs that are gradients become the sums of the magnitudes of all that adds to them, which what
 // a kernel rounds is relative to. oracle_free(sizes) is due.
 Status oracle_gradient_sizes(Oracle *sizes, const Oracle *x, const Variant *v, const Binding *b);
+// Likewise: dot products are one number, of which no part is rounded to the type.
+Status oracle_gradient_parts(Oracle *parts, const Oracle *x, const Variant *v, const Binding *b);
 // Likewise: the gradients of the formula as written in f32, by steps that are rounded to f32.
 Status oracle_gradients_written(Oracle *written, const Oracle *x, const Variant *v,
                                 const Binding *b);

@@ -214,4 +214,5 @@ bool tensor_holds(Dtype dtype, double x) {
     return !isfinite(x) || fabs(x) <= most;
 }
 
-double tensor_step(Dtype dtype) { return dtype == DT_F16 ? 0x1p-25 : 0x1p-118; }
+// A bit more than half a unit: a number between two may be rounded to the farther one.
+double tensor_step(Dtype dtype) { return dtype == DT_F16 ? 0x1.1p-25 : 0x1p-118; }

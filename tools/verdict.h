@@ -17,6 +17,7 @@ typedef struct Slack {
     bool
         ends; // inputs are near the ends of f32: a slope may be infinite beside a 0, and the product NaN
     Oracle sizes;   // of all that adds to an element
+    Oracle parts;   // of those that the type rounds
     Oracle written; // as the formula as written gives them in f32
     Oracle opened;  // the reference's where elements that hang on an open decision take part
     Oracle moved;   // how far rounding may move it
@@ -29,6 +30,8 @@ void slack_free(Slack *s);
 typedef struct Verdict {
     Error error;
     double bound, most; // of the type alone, and with what rounding in f32 may do
+    int64_t row;        // of o, or of a gradient of q, k, v: the one that is farthest off,
+    double off, may;    // relative to what it is a sum of
 } Verdict;
 // Of an output or gradient `arg`; bound: of outputs of the type. x: after oracle_run with ORACLE_OPEN, oracle_leave_out, and of gradients oracle_mute.
 Status verdict_of(Verdict *v, Slack *s, const Binding *b, Oracle *x, int arg, double bound);

@@ -174,14 +174,14 @@ static const Ex *of_power(const Rows *r, const Ex *da, const Ex *db) {
     return ex_plus(r->p, da ? ex_chain(r->p, by, da) : NULL, more);
 }
 
-// An exponential of a score in it may leave f32.
+// It hangs on scores and may leave f32: an exponential of one, or a product with a number near f32's largest.
 static bool leaves_f32(const Ex *d) {
-    ClassEnv env = {.s = CL_FINITE, .limited = true};
+    ClassEnv env = {.s = CL_FINITE, .limited = true, .overflows = true};
     bool of_score = row_has_element(d) || ex_uses(d, SYM_DOT, -1);
     return of_score && class_of(d, &env) & ~(unsigned)CL_FINITE;
 }
 
-// by * d, where a function is so flat that `by` is 0 and d leaves f32: 5 / (2 + exp(-s)), tanh(exp(s)).
+// by * d, where a function is so flat that `by` is 0 and d leaves f32: 5 / (2 + exp(-s)), tanh(exp(s)), tanh(s * 3e38).
 static const Ex *flattened(const Rows *r, const Ex *by, const Ex *d) {
     const Ex *e = ex_chain(r->p, by, d);
     return leaves_f32(d) ? ex_unless_zero(r->p, by, e) : e;
