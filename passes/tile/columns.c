@@ -8,6 +8,7 @@
 //     grid b, h, M                   ->    grid b, h, M, E
 //     store lse[b, h, M:] = %lse           store lse[b, h, M:] = %lse when (E.tile == 0)
 //
+// Parts that each sequence has of its own stay last, since all sequences' are numbered together.
 // Each block computes the scores again. What is one number for a row is stored by the first of them.
 // Holds afterwards: the last block may have fewer columns than its extent.
 #include "passes/schedule/schedule.h"
@@ -66,8 +67,12 @@ bool pass_tile_columns(TileProgram *p, TileKernel *k, int most, int unit, Diags 
         return false;
     }
     k->axes[axis].whole = false;
-    k->grid[k->ngrid++] =
-        (TileGrid){.sym = SYM_TILE, .axis = axis, .count = ex_i32(p->pool, blocks)};
+    int at = k->ngrid++;
+    if (k->grid[at - 1].shared && pass_split_axis(p, k) == k->grid[at - 1].axis) {
+        k->grid[at] = k->grid[at - 1];
+        at--;
+    }
+    k->grid[at] = (TileGrid){.sym = SYM_TILE, .axis = axis, .count = ex_i32(p->pool, blocks)};
     pass_bind(p, k, axis, pass_padded((size + blocks - 1) / blocks, unit));
     for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
         if (op->kind == TILE_LOAD || op->kind == TILE_STORE) tile_access(p, op, axis);

@@ -307,7 +307,7 @@ static void set_own_parts(TileProgram *p, TileKernel *k) {
     ExPool *x = p->pool;
     const TileSplit *s = &p->split;
     const Ex *room = workers_of(p, k), *none = ex_i32(x, 0), *batch = size_of(p, SIZE_B);
-    for (int i = 1; i < 3; i++) room = ex_2(x, EX_DIV, room, k->grid[i].count);
+    for (int i = 1; i < k->ngrid - 1; i++) room = ex_2(x, EX_DIV, room, k->grid[i].count);
     const Ex *some =
         ex_2(x, EX_AND, pass_at_launch(p, few_queries(p)), ex_2(x, EX_LE, batch, room));
     if (p->split.beside) some = ex_2(x, EX_AND, some, ex_1(x, EX_NOT, are_beside(p)));

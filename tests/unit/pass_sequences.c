@@ -76,7 +76,7 @@ TEST_EACH(texts_keep_their_meaning, 0, TEXTS *LAUNCHES) {
 }
 
 // Of uneven sequences the long one is in parts: none of the others has a second one.
-TEST(sequences_have_parts_of_their_own) {
+static void has_own_parts(const char *path, const char *text, int parts) {
     static const int queries[] = {0, 1, 3, 4, 5}, keys[] = {0, 40, 40, 770, 1026};
     Launch l = {.batch = BATCH_RAGGED, .B = 4, .H = 2, .Hkv = 1, .Tq = 5, .max_q = 2, .Tk = 1026};
     l.q_start = queries, l.kv_start = keys, l.longest = 1026;
@@ -84,15 +84,25 @@ TEST(sequences_have_parts_of_their_own) {
     for (size_t t = 0; t < sizeof targets / sizeof *targets; t++) {
         Arena *a = arena_new();
         Variant *v;
-        Stream *s = pu_stream(a, "stdlib/causal.attn", NULL, 8, &v);
+        Stream *s = pu_stream(a, text ? "t.attn" : path, text, text ? 0 : 8, &v);
         PassOptions o = {.dtype = DT_F32, .batch = l.batch, .split = true};
         o.target = *target_get(targets[t]);
         TileProgram *p = finished(a, s, &o);
         TileData *x = data_of(a, p, &l);
-        ck_assert_int_ge(x->size[p->split.few], 3);
+        ck_assert_int_ge(x->size[p->split.few], parts);
         check(a, v, p, &l, 1e-3, o.target.name);
         arena_free(a);
     }
+}
+
+TEST(sequences_have_parts_of_their_own) { has_own_parts("stdlib/causal.attn", NULL, 3); }
+
+// Each block of columns of v has all parts; with so many blocks there may be only one.
+TEST(blocks_of_columns_have_parts_of_their_own) {
+    has_own_parts(NULL,
+                  "import std.normalization; attention t { dim D = 8, Dv = 520; "
+                  "score(q, k) = dot(q, k); normalize(s) = softmax(s); }",
+                  1);
 }
 
 // Whether steps over full tiles take their largest score.
