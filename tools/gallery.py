@@ -218,12 +218,13 @@ def figures(variant):
     """The rows of docs/bench that measured this variant, as tables.py shows them."""
     found = []
     shown = variant.shown
-    for name, key, show in (("h200-sm_90a", "source", tables.gpu), ("h200-sm_80", "source", tables.gpu), ("cpu", "variant", tables.host)):
+    files = [*((f"{tables.CURRENT}-{phase}", "source") for phase in tables.measured(tables.CURRENT) if phase != "serving"), ("cpu", "variant")]
+    for name, key in files:
         bench = tables.load(name)
-        wanted = shown.rows if key == "source" else variant.name
+        wanted = shown.rows or variant.name if key == "source" else variant.name
         rows = [r for r in bench["rows"] if r[key] == wanted and (key == "variant" or not shown.of or shown.of(r["sizes"]))]
         if rows:
-            found.append(show({**bench, "rows": rows}))
+            found.append(tables.shown_as(name)({**bench, "rows": rows}))
     if not found:
         return "## Figures\n\nThere are none: no benchmark in [docs/bench](../bench) has this variant.\n"
     text = "Rows of the benchmark, with its own sizes and constants. [performance.md](../performance.md) says how they were measured."

@@ -1,5 +1,5 @@
 #!/bin/sh
-# gpu.sh BUILD: `make bench` where there is a GPU: kernels for it beside PyTorch's, from one process; BUILD/bench/bench.json, backward.json and bench.svg hold the figures.
+# gpu.sh BUILD: `make bench` where there is a GPU: kernels for it beside their peers; BUILD/bench/bench.json, backward.json, serving.json, recurrences.json and bench.svg hold the figures.
 build=$(realpath "$1")
 probe=$("$build/attnc" run stdlib/softmax.attn --device=cuda --shape=Sq=64 2>&1) || case $probe in
     *'there is no NVIDIA'*) echo "no GPU on this machine: its part of the benchmark was left out"; exit 0 ;;
@@ -11,5 +11,7 @@ python=$(tests/tools.sh python3 torch) && "$python" -c 'import torch; assert tor
 target=$(sed -n 's/^\.target \(sm_[0-9a-z]*\).*/\1/p' "$build/bench-probe.ptx")
 rm -f "$build/bench-probe.ptx"
 export PYTHONPATH=python ATTNRT_LIBRARY="$build/libattnrt.so"
-"$python" tests/gpu/bench.py --compile "$build/attnc" "$build/bench" "$target" && "$python" tests/gpu/bench.py $BENCH_OPTIONS "$build/bench" &&
-    "$python" tests/gpu/bench.py --backward $BENCH_OPTIONS "$build/bench"
+"$python" tests/gpu/bench.py --compile "$build/attnc" "$build/bench" "$target" || exit 1
+for phase in '' --backward --serving --recurrences; do
+    "$python" tests/gpu/bench.py $phase $BENCH_OPTIONS "$build/bench" || exit 1
+done

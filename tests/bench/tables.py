@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes the tables and the chart of figures in the documents from docs/bench/*.json: python3 tests/bench/tables.py [--update]
 
-In: docs/bench/NAME.json, each of one device: what `make bench` leaves as build/bench/bench.json, or what `attnc bench --json=FILE`
-writes. Copy such a file there, run this with --update, and commit both. Out: the text between `<!-- table: NAME -->` and
+In: docs/bench/NAME.json. A file DEVICE-PHASE.json is what `make bench` leaves as build/bench/PHASE.json; cpu.json is of what `attnc bench
+--json=FILE` writes. Copy such files there, run this with --update, and commit them. Out: the text between `<!-- table: NAME -->` and
 `<!-- end -->` in README.md and docs/*.md, and docs/img/bench.svg. Without --update it only says which of them differ, with status 1;
 tests/docs.py does the same. python3 tests/bench/tables.py --count ATTNC FILE.json counts the kernels of AMD targets anew into FILE.json.
 """
@@ -18,7 +18,10 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path.insert(0, os.path.join(ROOT, "tests/gpu"))
 import chart  # noqa: E402
 
-PEERS = {"cudnn": "cuDNN", "fa3": "FlashAttention-3", "flash": "FlashAttention-2", "flex": "FlexAttention", "formula": "torch.compile"}
+PEERS = {"cudnn": "cuDNN", "fa3": "FlashAttention-3", "flash": "FlashAttention-2", "flex": "FlexAttention", "formula": "torch.compile",
+         "flashmla": "FlashMLA", "fla": "fla"}  # fmt: skip
+LAYOUTS = {"dense": "dense", "ragged": "ragged", "paged:16": "pages of 16", "paged:64": "pages of 64", "paged:256": "pages of 256"}
+CURRENT = "h100"  # of which the README and its chart tell
 CASES = {"softmax": "softmax, full", "causal": "softmax, causal", "window": "sliding window of 1024", "softcap": "soft cap 20, causal",
          "table": "relative bias table, causal", "alibi": "ALiBi, causal", "prefix": "prefix of 2048", "document": "documents, with their map",
          "bias": "dense bias, bf16, full", "sink": "window of 128 with sinks", "neighborhood": "neighborhood of 13 x 13 on 64 columns",
@@ -46,10 +49,17 @@ def rate(tflops):
     return f"{tflops:.0f}" if tflops >= 10 else f"{tflops:.1f}"
 
 
-def peers(group, key):
+def ratio(row, name, key="ms"):
+    """A peer's time over ours; bold where it is faster."""
+    x = row["times"][name][key] / row["times"]["ours"][key]
+    return f"**{x:.2f}**" if x < 0.995 else f"{x:.2f}"
+
+
+def peers(group, key="ms"):
     """Each peer's time over ours, in every row of the group."""
-    names = [n for n, t in group[0]["times"].items() if n != "ours" and key in t]
-    return ", ".join(PEERS[n] + " " + " / ".join(f"{r['times'][n][key] / r['times']['ours'][key]:.2f}" for r in group) for n in names)
+    times = group[0]["times"]
+    names = [n for n, t in times.items() if n != "ours" and key in t and not (n == "flash" and "fa3" in times)]
+    return ", ".join(PEERS[n] + " " + " / ".join(ratio(r, n, key) for r in group) for n in names)
 
 
 def groups(rows):
@@ -57,7 +67,8 @@ def groups(rows):
     out = []
     for r in rows:
         last = out[-1][-1] if out else None
-        if last and (last["source"], r["source"]) == ("softmax", "causal") and last["sizes"] == r["sizes"] and list(last["times"]) == list(r["times"]):
+        alike = last and all(last.get(key) == r.get(key) for key in ("sizes", "deviation")) and list(last["times"]) == list(r["times"])
+        if alike and (last["source"], r["source"]) == ("softmax", "causal"):
             out[-1].append(r)
         else:
             out.append([r])
@@ -65,8 +76,10 @@ def groups(rows):
 
 
 def case(group):
-    name = "softmax, full / causal" if len(group) > 1 else CASES.get(group[0]["source"], group[0]["source"])
-    return name + (f" ({group[0]['run']})" if "run" in group[0] else "")
+    first = group[0]
+    name = "softmax, full / causal" if len(group) > 1 else CASES.get(first["source"], first["source"])
+    name += f", scores of deviation {first['deviation']}" if first.get("deviation", 1) != 1 else ""
+    return name + (f" ({first['run']})" if "run" in first else "")
 
 
 def about(found):
@@ -80,19 +93,74 @@ def about(found):
     return text + (" " + found["note"] if "note" in found else "")
 
 
-def gpu(found, sustained=True):
+def gpu(found):
+    """Forward or backward of attention."""
     share = any("share" in r for r in found["rows"])
-    heads = ["case, bf16 forward", "shape", "TFLOP/s", *["of the device"] * share, "times as fast as", "for a second", "times as fast as"]
+    phase = "backward" if any(r.get("phase") == "bwd" for r in found["rows"]) else "forward"
+    heads = [f"case, bf16 {phase}", "shape", "TFLOP/s", *["of the device"] * share, "times as fast as", "for a second", "times as fast as"]
     rows = []
     for group in groups(found["rows"]):
         ours, first = [r["times"]["ours"] for r in group], group[0]
         second = "sustained_tflops" in ours[0]
         rows.append([case(group), shape(first["sizes"]), " / ".join(rate(t["tflops"]) for t in ours),
-                     *[" / ".join(f"{r.get('share', 0):.0%}" for r in group)] * share, peers(group, "ms"),
+                     *[" / ".join(f"{r.get('share', 0):.0%}" for r in group)] * share, peers(group),
                      " / ".join(rate(t["sustained_tflops"]) for t in ours) if second else "", peers(group, "sustained_ms") if second else ""])  # fmt: skip
-    if not sustained or not any(r[-2] for r in rows):
+    if not any(r[-2] for r in rows):
         heads, rows = heads[:-2], [r[:-2] for r in rows]
     return about(found) + "\n\n" + table(heads, rows)
+
+
+def time_of(ms):
+    return f"{ms * 1e3:.0f} us" if ms < 1 else f"{ms:.2f} ms"
+
+
+def slowest_resource(found, row):
+    """The rate that is nearer to the device's."""
+    ours = row["times"]["ours"]
+    by_memory = ours["tbps"] / found["copy_tbps"] > ours["tflops"] / found["matrix_tflops"]
+    return f"{ours['tbps']:.2f} TB/s" if by_memory else f"{ours['tflops']:.0f} TFLOP/s"
+
+
+def heads_of(n):
+    return f"h{n['H']}" + (f"/{n['Hkv']}" if n["Hkv"] != n["H"] else "")
+
+
+def serving(found):
+    """A line for each batch, with a column for each layout; behind a time the peer's over it."""
+    columns = [("dense",), ("ragged",), ("paged:16",), ("paged:256", "paged:64")]
+    batches = {}
+    for r in found["rows"]:
+        batches.setdefault(r["source"], {})[r["layout"]] = r
+
+    def cell(row):
+        peer = [n for n in ("fa3", "flashmla") if n in row["times"]]
+        return time_of(row["times"]["ours"]["ms"]) + (f" ({ratio(row, peer[0])})" if peer else "")
+
+    lines = []
+    for name, by_layout in batches.items():
+        cells = [" ".join(cell(by_layout[layout]) for layout in column if layout in by_layout) for column in columns]
+        best = min(by_layout.values(), key=lambda r: r["times"]["ours"]["ms"])
+        dense = by_layout.get("dense")
+        cudnn = ratio(dense, "cudnn") if dense and "cudnn" in dense["times"] else ""
+        lines.append([name, heads_of(best["sizes"]), *cells, slowest_resource(found, best), cudnn])
+    heads = ["batch, bf16", "heads", "dense", "ragged", "pages of 16", "of 256 (MLA: 64)", "the best one's rate", "cuDNN / dense"]
+    return about(found) + "\n\n" + table(heads, lines)
+
+
+def recurrences(found):
+    """A line for each shape: the forward and, where it was measured, the backward; or one step."""
+    lines, words = {}, {"fwd": "forward", "bwd": "backward", "step": "one step"}
+    for r in found["rows"]:
+        lines.setdefault((r["source"].replace("_", " "), shape(r["sizes"])), []).append(r)
+    rows = [[name, " / ".join(words[r["phase"]] for r in group), where,
+             " / ".join(time_of(r["times"]["ours"]["ms"]) for r in group), " / ".join(f"{r['share']:.0%}" for r in group),
+             " / ".join(ratio(r, "fla") if "fla" in r["times"] else "-" for r in group)] for (name, where), group in lines.items()]  # fmt: skip
+    return about(found) + "\n\n" + table(["recurrence, bf16", "phase", "shape", "time", "of the device", "fla"], rows)
+
+
+def measured(device):
+    """The files of a device, by phase."""
+    return {phase: load(f"{device}-{phase}") for phase in PHASES if os.path.exists(os.path.join(ROOT, "docs/bench", f"{device}-{phase}.json"))}
 
 
 def host(found):
@@ -115,13 +183,41 @@ def first_of_each(found):
     return {**found, "rows": [first[s] for s in dict.fromkeys(r["source"] for r in found["rows"]) if s in first]}
 
 
+PHASES = {"bench": gpu, "backward": gpu, "serving": serving, "recurrences": recurrences}
 TABLES = {"h200-sm_90a": gpu, "h200-sm_80": gpu, "cpu": host, "amd": counted}
+
+
+def readme():
+    """One line of each kind."""
+    files, none = measured(CURRENT), {"rows": []}
+    bench = files["bench"]
+    lines = [["forward, " + case(g), shape(g[0]["sizes"]), " / ".join(rate(r["times"]["ours"]["tflops"]) for r in g) + " TFLOP/s", peers(g)]
+             for g in groups(first_of_each(bench)["rows"])]  # fmt: skip
+    for g in groups(first_of_each(files.get("backward", none))["rows"])[:1]:
+        lines.append(["backward, " + case(g), shape(g[0]["sizes"]), " / ".join(rate(r["times"]["ours"]["tflops"]) for r in g) + " TFLOP/s", peers(g)])
+    found = files.get("serving", none)
+    for r in found["rows"]:
+        if (r["source"], r["layout"]) in SHOWN:
+            lines.append([f"{r['source']}, {LAYOUTS[r['layout']]}", heads_of(r["sizes"]), slowest_resource(found, r), peers([r])])
+    for r in files.get("recurrences", none)["rows"]:
+        if r["source"] == "gated_deltanet" and r["sizes"]["B"] > 1:
+            words = {"fwd": "forward", "bwd": "backward", "step": "one step"}[r["phase"]]
+            lines.append([f"gated DeltaNet, {words}", shape(r["sizes"]), time_of(r["times"]["ours"]["ms"]), peers([r])])
+    return about(bench) + "\n\n" + table(["case, bf16", "shape", "rate or time", "times as fast as"], lines)
+
+
+SHOWN = {("decode, 64 of 8192", "dense"), ("decode, 64 of 8192", "paged:16"), ("prompts of 8192, 4096, .. 64", "ragged"), ("prompts of 8192, 4096, .. 64", "paged:16"),
+         ("a chunk of 2048 and 63 decodes, on 8192", "ragged"), ("MLA decode, 128 of 4096", "paged:64")}  # fmt: skip
+
+
+def shown_as(name):
+    return TABLES.get(name) or PHASES[name.rpartition("-")[2]]
 
 
 def text_of(name):
     if name == "readme":
-        return gpu(first_of_each(load("h200-sm_90a")), sustained=False)
-    return TABLES[name](load(name))
+        return readme()
+    return shown_as(name)(load(name))
 
 
 def wanted():
@@ -132,7 +228,7 @@ def wanted():
             text = f.read()
         if BLOCK.search(text):
             out[path] = BLOCK.sub(lambda m: m[1] + text_of(m[2]) + "\n" + m[3], text)
-    out[os.path.join(ROOT, "docs/img/bench.svg")] = chart.chart(first_of_each(load("h200-sm_90a")))
+    out[os.path.join(ROOT, "docs/img/bench.svg")] = chart.chart(first_of_each(load(CURRENT + "-bench")))
     return out
 
 

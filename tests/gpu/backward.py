@@ -3,8 +3,8 @@
 TFLOP/s counts the five products, 2 (3 D + 2 Dv) for every pair inside the mask. Before that, dq of some rows, and in short rows all of the
 first head's dk and dv, are compared with PyTorch's derivative in float64. "deviation" scales q and k so that scores have that one."""
 
-import importlib.util
 import math
+import os
 
 LONG, SHORT = 16384, 2048
 FLEX = (2, 16, 8192, 8192, 128)
@@ -14,7 +14,7 @@ ROWS = [
     *[(s, (8, 2048 // d, SHORT, SHORT, d), "cudnn", 1) for d in (64, 128, 256) for s in ("softmax", "causal")],
     ("causal", (4, (32, 8), 8192, 8192, 128), "cudnn", 1),
     ("causal", (4, 16, 4096, 4096, (192, 128)), "cudnn", 1),
-    *[("causal", (1, 2048 // d, 8192, 8192, d), "", n) for d in (64, 128) for n in (1, 9, 64)],
+    *[("causal", (1, 2048 // d, 8192, 8192, d), "fa3", n) for d in (64, 128) for n in (1, 9, 64)],
     *[(s, FLEX, "flex", 1) for s in ("softmax", "causal", "window", "prefix", "document", "alibi", "softcap", "table")],
     ("relu", (64, 6, 2048, 2048, 64), "formula", 1),
     ("relu", (4, 16, 4096, 4096, 128), "formula", 1),
@@ -116,18 +116,20 @@ def error(found, want, rows):
     return max(float((own[n].double() - x).norm() / x.norm()) for n, x in want.items())
 
 
-def measure(torch, row, peers, path, options, bench):
-    """A row, as bench.measure has it."""
+def measure(torch, row, peers, folder, options, bench):
+    """A row, as bench.measure has it; None where the target has no backward of it."""
     import attn
 
     source, (B, heads, Sq, Sk, size), names, deviation = row
+    path = bench.file_of(folder, source, size) + "_bwd.ptx"
+    if not os.path.exists(path):
+        return None
     (H, Hkv), (D, Dv) = bench.pair(heads), bench.pair(size)
     q, k, v, do = operands(torch, row, bench.pair)
     given = peers.inputs(source, B, H, Sk)
     runs, streams = {"ours": ours(torch, attn.load(path).kernels[0], q, k, v, do, given)}, {}
-    fa3 = ["fa3"] * ("cudnn" in names and importlib.util.find_spec("flash_attn_interface") is not None)
     failed = {}
-    for name in names.split() + fa3:
+    for name in bench.peers_of(names):
         try:
             runs[name], streams[name] = peer(torch, peers, name, source, q, k, v, do)
             runs[name]()

@@ -1,15 +1,17 @@
-"""Times compiled variants beside what PyTorch has for each: python3 tests/gpu/bench.py [--backward] [--sustained] FOLDER [NAME...]
+"""Times compiled variants beside their peers: python3 tests/gpu/bench.py [--backward|--serving|--recurrences] [--sustained] FOLDER [NAME...]
 
 python3 tests/gpu/bench.py --compile ATTNC FOLDER TARGET    compiles them first (needs no GPU)
-FOLDER/bench.json and bench.svg hold the same afterwards. --backward times gradients instead, of rows of its own (backward.py), in
-FOLDER/backward.json. --sustained also runs each for a second without a pause, with the clock and the
-power that nvidia-smi shows meanwhile. FlashAttention-3 is a peer where flash_attn_interface can be imported.
+FOLDER/bench.json and bench.svg hold the same afterwards. The other phases have rows of their own (backward.py, batches.py, recurrent.py) and
+leave FOLDER/backward.json, serving.json or recurrences.json. NAME is a pattern for names of rows; of recurrences also "gla bwd". --sustained
+runs attention for a second without a pause, too, with the clock and the power that nvidia-smi shows meanwhile. FlashAttention-3 is a peer where
+flash_attn_interface can be imported.
 TFLOP/s counts 2 (D + Dv) for every pair inside the mask. Medians of interleaved rounds, the L2 flushed before each launch; a peer's time
 over ours is its ratio. Before that, some rows of ours and of each peer are compared with float64. The first line is the device's own
 rates: of matrix instructions alone and of a copy, as `attnc bench` measures them (where the command is there), and of a large bf16
 matrix product. "of the device" is the least time that the two first allow, as a share of ours."""
 
 import argparse
+import fnmatch
 import importlib.util
 import json
 import math
@@ -21,7 +23,10 @@ import sys
 import time
 
 import backward
+import batches
+import recurrent
 
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 STD = "import std.mask; import std.modify; import std.normalization;\n"
 SCORE = "dim D = 128, Dv = D; score(q, k) = dot(q, k) * rsqrt(D); "
 CAUSAL = "mask(b, h, q, k) = causal(q, k); "
@@ -44,7 +49,7 @@ SOURCES = {
     "sigmoid_causal": "modify(s) = sigmoid(s - log(Sk)); " + CAUSAL + "normalize(s) = s;",
 }
 DOCUMENTS = (700, 1500, 2300, 92, 1900, 1700)
-# source, (B, H or (H, Hkv), Sq, Sk, D or (D, Dv)), peers
+# source, (B, H or (H, Hkv), Sq, Sk, D or (D, Dv)), peers, deviation of scores where it is not 1
 LONG, SHORT = 16384, 2048
 ROWS = [
     *[(s, (1, 2048 // d, LONG, LONG, d), "cudnn flash") for d in (64, 128, 256) for s in ("softmax", "causal")],
@@ -53,11 +58,6 @@ ROWS = [
     ("causal", (4, 16, 4096, 4096, (192, 128)), "cudnn"),
     ("softmax", (2, 16, 8192, 8192, 128), "flash flex"),
     ("causal", (2, 16, 8192, 8192, 128), "flash flex"),
-    ("softmax", (2, 32, 8192, 8192, 64), "flash"),
-    ("causal", (2, 32, 8192, 8192, 64), "flash"),
-    ("softmax", (2, 8, 8192, 8192, 256), "flash"),
-    ("causal", (2, 8, 8192, 8192, 256), "flash"),
-    ("causal", (8, 16, 2048, 2048, 128), "flash"),
     ("softmax", (64, 32, 1, 8192, 128), "flash"),
     ("softmax", (1, 32, 1, 32768, 128), "flash"),
     ("window", (2, 16, 8192, 8192, 128), "flex"),
@@ -77,12 +77,19 @@ ROWS = [
     ("sigmoid", (1, 24, 4096, 4096, 128), "formula"),
     ("sigmoid_causal", (1, 24, 4096, 4096, 128), "formula"),
     ("retention", (1, 32, 4096, 4096, (256, 512)), "formula"),
+    *[(s, (1, 2048 // d, LONG, LONG, d), "fa3", n) for d in (64, 128) for n in (16, 64) for s in ("softmax", "causal")],
 ]
 
 
 def pair(x):
     """D or (D, Dv), H or (H, Hkv): both."""
     return x if isinstance(x, tuple) else (x, x)
+
+
+def peers_of(names):
+    """Those of a row that are installed: FlashAttention-3 stands beside cuDNN, or is named."""
+    found = names.split() + ["fa3"] * ("cudnn" in names)
+    return [n for n in found if n != "fa3" or importlib.util.find_spec("flash_attn_interface") is not None]
 
 
 def neighbors(b, h, i, j):
@@ -97,6 +104,14 @@ def file_of(folder, source, D):
 
 def compile_all(attnc, folder, target):
     os.makedirs(folder, exist_ok=True)
+    common = [f"--target={target}", "--dtype=bf16"]
+    for name, text, sizes in batches.compiled():
+        path = os.path.join(folder, name)
+        with open(path + ".attn", "w", encoding="utf-8") as f:
+            f.write(STD + f"attention t {{ {SCORE}{text} }}\n")
+        subprocess.run([attnc, "-O3", path + ".attn", *sizes, *common, "-o", path + ".ptx"], check=False)
+    for name, path, sizes in recurrent.compiled(os.path.join(ROOT, "stdlib")):
+        subprocess.run([attnc, "-O3", path, *sizes, *common, "-o", os.path.join(folder, name + ".ptx")], check=False)
     compiled = sorted({(r[0], pair(r[1][4])) for r in ROWS}), sorted({(r[0], pair(r[1][4])) for r in backward.ROWS})
     for phase, rows in zip(("fwd", "fwd,bwd"), compiled):
         for source, (D, Dv) in rows:
@@ -105,12 +120,8 @@ def compile_all(attnc, folder, target):
                 path, text = path + "_bwd", backward.learned(source, text)
             with open(path + ".attn", "w", encoding="utf-8") as f:
                 f.write(STD + f"attention t {{ {SCORE}{text} }}\n")
-            sizes = [f"-DD={D}", f"-DDv={Dv}", f"--target={target}", "--dtype=bf16", f"--phase={phase}"]
-            try:
-                subprocess.run([attnc, "-O3", path + ".attn", *sizes, "-o", path + ".ptx"], check=True)
-            except subprocess.CalledProcessError:
-                if phase == "fwd":
-                    raise
+            sizes = [f"-DD={D}", f"-DDv={Dv}", f"--phase={phase}"]
+            subprocess.run([attnc, "-O3", path + ".attn", *sizes, *common, "-o", path + ".ptx"], check=phase == "fwd")
 
 
 def pairs(source, Sq, Sk):
@@ -252,6 +263,21 @@ def reference(torch, peers, source, q, k, v, rows):
     return w @ v[0, 0].double()
 
 
+def running(makers):
+    """What runs, by name, and why the others do not; ours has to."""
+    runs, failed = {}, {}
+    for name, make in makers.items():
+        try:
+            run = make()
+            run()
+            runs[name] = run
+        except Exception as e:  # a peer may raise anything
+            if name == "ours":
+                raise
+            failed[name] = str(e).strip().split("\n", maxsplit=1)[0]
+    return runs, failed
+
+
 def captured(torch, f, stream=None):
     """f as a CUDA graph: what is timed is the device's work, not Python's. stream: where a derivative's forward ran."""
     with torch.cuda.stream(stream):
@@ -341,6 +367,8 @@ def ceilings(torch, folder):
 def share_of(row, rates):
     """The least time that the device's rates allow, all FLOP or all bytes (of each tensor once), over ours."""
     n, ours = row["sizes"], row["times"]["ours"]
+    if "tbps" in ours:
+        return max(ours["tflops"] / rates["matrix_tflops"], ours["tbps"] / rates["copy_tbps"])
     q, k, v, o = (n["B"] * rows * columns for rows, columns in ((n["H"] * n["Sq"], n["D"]), (n["Hkv"] * n["Sk"], n["D"]), (n["Hkv"] * n["Sk"], n["Dv"]), (n["H"] * n["Sq"], n["Dv"])))
     moved = 2 * (2 * (q + k + v + o) if "phase" in row else q + k + v + o)
     return max(ours["tflops"] / rates["matrix_tflops"], moved * 1e-9 / ours["ms"] / rates["copy_tbps"])
@@ -353,34 +381,38 @@ def target_of(folder):
         return re.search(r"^\.target (\w+)", f.read(), re.M)[1]
 
 
-def write(folder, found):
+def write(folder, phase, found):
     import chart
 
-    back = any("phase" in row for row in found["rows"])
-    with open(os.path.join(folder, "backward.json" if back else "bench.json"), "w", encoding="utf-8") as f:
+    with open(os.path.join(folder, phase + ".json"), "w", encoding="utf-8") as f:
         json.dump(found, f, indent=1)
-    if back:
+    if phase != "bench":
         return
     with open(os.path.join(folder, "bench.svg"), "w", encoding="utf-8") as f:
         f.write(chart.chart(found))
 
 
+PHASES = {"bench": sys.modules[__name__], "backward": backward, "serving": batches, "recurrences": recurrent}
+
+
 def arguments():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--backward", action="store_true")
+    group = parser.add_mutually_exclusive_group()
+    for phase in PHASES:
+        group.add_argument("--" + phase, dest="phase", action="store_const", const=phase, default="bench", help=argparse.SUPPRESS)
     parser.add_argument("--sustained", action="store_true")
     parser.add_argument("folder")
     parser.add_argument("names", nargs="*")
     return parser.parse_args()
 
 
-def measure(torch, row, peers, folder, options):
+def measure(torch, row, peers, folder, options, _):
     """A row: what it is called, its sizes, and times by name, ours first."""
-    source, (B, heads, Sq, Sk, size), names = row
+    source, (B, heads, Sq, Sk, size), names, deviation = *row, *[1] * (4 - len(row))
     import attn
 
     (H, Hkv), (D, Dv) = pair(heads), pair(size)
-    q = torch.randn(B, H, Sq, D, device="cuda", dtype=torch.bfloat16)
+    q = torch.randn(B, H, Sq, D, device="cuda", dtype=torch.bfloat16) * deviation
     k, v = (torch.randn(B, Hkv, Sk, d, device="cuda", dtype=torch.bfloat16) for d in (D, Dv))
     kernel, given = attn.load(file_of(folder, source, size) + ".ptx").kernels[0], peers.inputs(source, B, H, Sk)
     out = torch.full((B, H, Sq, Dv), math.nan, device="cuda", dtype=q.dtype)
@@ -389,8 +421,7 @@ def measure(torch, row, peers, folder, options):
         kernel(q, k, v, **given, out={"o": out})
         return out
 
-    fa3 = ["fa3"] * ("cudnn" in names and importlib.util.find_spec("flash_attn_interface") is not None)
-    runs = {"ours": ours, **{n: getattr(peers, n)(source, q, k, v) for n in names.split() + fa3}}
+    runs, failed = running({"ours": lambda: ours, **{n: lambda n=n: getattr(peers, n)(source, q, k, v) for n in peers_of(names)}})
     rows = torch.randint(0, Sq, (64,), device="cuda")
     want = reference(torch, peers, source, q, k, v, rows)
     error = {n: float((f()[0, 0, rows].double() - want).norm() / want.norm()) for n, f in runs.items()}
@@ -400,7 +431,8 @@ def measure(torch, row, peers, folder, options):
     for n, f in runs.items() if options.sustained else ():
         ms, clock, watts = sustained(torch, f, t[n])
         times[n].update(sustained_ms=ms, sustained_tflops=rate / ms, mhz=clock, watts=watts)
-    return {"source": source, "sizes": {"B": B, "H": H, "Hkv": Hkv, "Sq": Sq, "Sk": Sk, "D": D, "Dv": Dv}, "times": times}
+    sizes = {"B": B, "H": H, "Hkv": Hkv, "Sq": Sq, "Sk": Sk, "D": D, "Dv": Dv}
+    return {"source": source, "deviation": deviation, "sizes": sizes, "times": times, "failed": failed}
 
 
 def show(row):
@@ -408,8 +440,9 @@ def show(row):
     ours = times["ours"]
     shape = f"d{n['D']}" if n["D"] == n["Dv"] else f"d{n['D']}/{n['Dv']}"
     heads = f"h{n['H']}" if n["H"] == n["Hkv"] else f"h{n['H']}/{n['Hkv']}"
-    what = row["source"] + (f" dev {row['deviation']}" if row.get("deviation", 1) != 1 else "")
-    line = f"{what:15} b{n['B']} {heads} {n['Sq']}x{n['Sk']} {shape:8}  {ours['ms']:8.3f} ms {ours['tflops']:6.1f} TF"
+    what = row["source"] + (f" dev {row['deviation']}" if row.get("deviation", 1) != 1 else "") + (f" {row['phase']}" if row.get("phase") == "step" else "")
+    lengths = f"{row['layout']:8}" if "layout" in row else f"b{n['B']} {n['Sq']}x{n['Sk']}"
+    line = f"{what:15} {heads} {lengths} {shape:8}  {ours['ms']:8.3f} ms {ours['tflops']:6.1f} TF" + (f" {ours['tbps']:.2f} TB/s" if "tbps" in ours else "")
     line += f" {row['share']:4.0%} of the device error {ours['error']:.1e}"
     for name, t in times.items():
         if name != "ours":
@@ -431,21 +464,18 @@ def main():
     found = {"version": 1, "device": torch.cuda.get_device_name(), "target": target_of(options.folder), "date": time.strftime("%Y-%m-%d")}
     found |= {"torch": torch.__version__, "cudnn": torch.backends.cudnn.version(), "rows": []}
     found.update(ceilings(torch, options.folder))
-    for row in backward.ROWS if options.backward else ROWS:
-        if options.names and row[0] not in options.names:
+    phase = PHASES[options.phase]
+    for row in phase.ROWS:
+        if options.names and not any(fnmatch.fnmatch(x, n) for x in (row[0], f"{row[0]} {row[1]}") for n in options.names):
             continue
-        if options.backward:
-            path = file_of(options.folder, row[0], row[1][4]) + "_bwd.ptx"
-            if not os.path.exists(path):
-                print(f"{row[0]:15} d{row[1][4]}: the target has no backward of it", flush=True)
-                continue
-            found["rows"].append(backward.measure(torch, row, peers, path, options, sys.modules[__name__]))
-        else:
-            found["rows"].append(measure(torch, row, peers, options.folder, options))
-        found["rows"][-1]["share"] = share_of(found["rows"][-1], found)
+        measured = phase.measure(torch, row, peers, options.folder, options, PHASES["bench"])
+        if measured is None:
+            print(f"{row[0]} {row[1]}: the target has no kernel of it", flush=True)
+            continue
+        found["rows"].append({**measured, "share": share_of(measured, found)})
         show(found["rows"][-1])
         torch._dynamo.reset()
-    write(options.folder, found)
+        write(options.folder, options.phase, found)
 
 
 if __name__ == "__main__":
