@@ -11,6 +11,7 @@
 // kernel of its own over tiles of queries, and each number is added up in one order. A pair that takes no part is selected to 0 in the weight and in each gradient.
 #include "passes/tile/gradients.h"
 
+#include <assert.h>
 #include <math.h>
 
 // Whether the main kernel's formulas use a symbol.
@@ -639,13 +640,20 @@ static bool has_parts(const Backward *back, Diags *diags) {
     return true;
 }
 
-// Blocks of a GPU add up the gradients of inputs by tiles of queries, too: a nest has none of those. It is of q and k as they are.
+// A nest is of q and k as they are.
 static bool is_for_nest(const Backward *back) {
     const RowProgram *row = back->row;
     if (row->v_in_k || row->dots.n > 1 || row->rows[ROW_QUERIES].n > 1 ||
         row->rows[ROW_KEYS].n > 1 || row->channel[ROW_QUERIES] || row->channel[ROW_KEYS])
         return false;
     return true;
+}
+
+// Blocks of a GPU add up some gradients of inputs by tiles of queries, of which a nest has none.
+static bool needs_queries(Nest *n) {
+    for (int i = 0; i < n->back->grads.n; i++)
+        if (is_carried(n, &n->back->grads.data[i], AX_M)) return true;
+    return false;
 }
 
 // Of the sums that a block of keys has in its registers.
@@ -655,6 +663,23 @@ static int columns_of_keys(const Nest *n) {
         if (!n->parts[ROW_KEYS].data[i].norm)
             all += n->b.row->rows[ROW_KEYS].data[n->parts[ROW_KEYS].data[i].row].width;
     return all;
+}
+
+// Whether each input that has a gradient gets it from some kernel.
+static bool gives_inputs(const Nest *n) {
+    const TileProgram *p = n->b.p;
+    int missing = 0;
+    for (int i = 0; i < n->back->grads.n; i++) {
+        bool found = false;
+        for (int k = 0; k < p->kernels.n; k++) {
+            const TileBlock *body = &p->kernels.data[k]->body;
+            for (const TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op))
+                found |=
+                    op->kind == TILE_STORE && op->tensor == n->grad[n->back->grads.data[i].input];
+        }
+        missing += !found;
+    }
+    return !missing;
 }
 
 TileProgram *pass_build_backward(Arena *a, const Backward *back, const PassOptions *o, bool nest,
@@ -685,6 +710,7 @@ TileProgram *pass_build_backward(Arena *a, const Backward *back, const PassOptio
     for (int i = 0; i < back->products.n && nest; i++)
         with_dq |= back->products.data[i].sym != SYM_SQK;
     add_tensors(&n, with_dq);
+    if (with_dq && gpu && needs_queries(&n)) return NULL;
     Backward placed = *back;
     if (o->batch) grad_places(&n, &placed), n.back = &placed;
     TilePlan plan = {0};
@@ -700,5 +726,6 @@ TileProgram *pass_build_backward(Arena *a, const Backward *back, const PassOptio
     build_convert(&n, ROW_KEYS);
     for (int i = 0; i < p->kernels.n; i++) VEC_PUSH(a, &plan.kernels, i);
     VEC_PUSH(a, &p->plans, plan);
+    assert(gives_inputs(&n));
     return p;
 }
