@@ -372,9 +372,11 @@ bool verify_access(Verify *V, const TileValue *v) {
     return verify_columns(V, t) && verify_blocks(V, v);
 }
 
-// A tile may hold a tensor's numbers of 8 bits as wider ones.
+// A tile may hold a tensor's numbers of 8 bits as wider ones, and those of 16 bits as f32.
 static bool check_elements(Verify *V, const TileValue *v, const TileTensor *t) {
-    bool wider = dtype_byte(t->dtype) && (dtype_half(v->dtype) || v->dtype == DT_F32);
+    bool wider =
+        (dtype_byte(t->dtype) && dtype_half(v->dtype)) ||
+        (dtype_bytes(t->dtype) < 4 && dtype_reads(t->dtype) == EX_F32 && v->dtype == DT_F32);
     return v->dtype == t->dtype || wider ||
            verify_fail(V, "%%%s is %s, '%s' is %s", v->name, dtype_name(v->dtype), t->name,
                        dtype_name(t->dtype));

@@ -63,8 +63,7 @@ bool pass_run(TileProgram *p, PassId id, const PassOptions *o, Diags *diags);
 // Stream -> tile program, algorithm level: one sweep after the other, one loop each. passes/tile/build.c
 TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o);
 // The same of a recurrence's chunked form.  passes/tile/recur.c
-// steps: with a kernel for few positions.
-// few: up to how many positions have a kernel of their own; 0: none.
+// few: up to how many positions have kernels of their own; 0: none.
 TileProgram *pass_build_recurrence(Arena *a, const Chunk *c, const PassOptions *o, int few);
 // And of its derived backward, of phase bwd. NULL with an error in diags where the gradient of an input has no kernel. passes/tile/recur_back.c
 TileProgram *pass_build_recurrence_backward(Arena *a, const ChunkBack *back, const PassOptions *o,

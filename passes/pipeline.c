@@ -189,7 +189,7 @@ TileProgram *pass_recurrence_algorithm(Arena *a, const Chunk *c, const PassOptio
     return algorithm(pass_build_recurrence(a, c, o, 0), o, diags);
 }
 
-// A vector has one position at a time, a matrix instruction 16. AMD's short chunks are of that kind already.
+// A matrix instruction has 16. AMD's short chunks are of that kind already.
 static int few_positions(const Target *t) {
     return t->kind == KIND_HOST ? 2 : t->kind == KIND_NVPTX ? PASS_FEW_POSITIONS : 0;
 }

@@ -1,8 +1,8 @@
 // columns.c: fragments whose rows a tensor has side by side, as those of a recurrence's state, or whose columns' places are
-// said one by one.
+// said one by one, or that do not lie as a matrix instruction's.
 //
-// In: such a load or store. Out: moves of single elements; outside the
-// tensor a load gives 0, and nothing is stored. A state0 that is left out is 0.
+// In: such a load or store. Out: moves of single elements, or of several that lie side by side in a thread and in aligned rows of
+// the tensor; outside the tensor a load gives 0, and nothing is stored. A state0 that is left out is 0.
 #include "codegen/gpu/gpu.h"
 
 #include <assert.h>
@@ -81,6 +81,7 @@ static Place place_of(Cg *cg, const TileOp *op, const TileValue *v, const Rows *
 
 bool cg_goes_by_columns(Cg *cg, const TileOp *op, const TileValue *v) {
     int last = op->coord[cg->p->tensors.data[op->tensor].rank - 1].axis;
+    if (cg->k->purpose == PURPOSE_STEPS) return true;
     if (v->rank != 2 || v->home != HOME_FRAGMENT) return false;
     const CgFragment *f = cg_fragment(cg, v);
     return f->rows == last || tile_goes_by_element(op, f->columns);
@@ -89,6 +90,20 @@ bool cg_goes_by_columns(Cg *cg, const TileOp *op, const TileValue *v) {
 static void part_of(const TileValue *v, const CgFragment *f, int i, int *part) {
     for (int a = 0; a < v->rank; a++)
         part[v->axis[a]] = layout_part(&f->is, LAYOUT_REG, v->axis[a], i);
+}
+
+// Elements that one access moves: those side by side in the registers of a thread, in rows of whole accesses.
+static int side_by_side(Cg *cg, const TileOp *op, const TileValue *v) {
+    enum { BYTES = 16 };
+    const TileTensor *t = &cg->p->tensors.data[op->tensor];
+    const LayoutDigit *first = &cg_fragment(cg, v)->is.digit[0];
+    const Ex *columns = t->extent[t->rank - 1];
+    int bytes = dtype_bytes(t->dtype);
+    bool along = first->count && first->place == LAYOUT_REG && first->step == 1 &&
+                 first->axis == op->coord[t->rank - 1].axis && !op->each[t->rank - 1];
+    bool aligned = tile_is_matrix(t) && columns->op == EX_CONST && columns->i * bytes % BYTES == 0;
+    if (!along || !aligned || op->width || op->add || first->count * bytes > BYTES) return 1;
+    return first->count;
 }
 
 void cg_store_elements(Cg *cg, const TileOp *op) {
@@ -101,18 +116,25 @@ void cg_store_elements(Cg *cg, const TileOp *op) {
     }
     assert(!(op->add && layout_copies(&f->is)) && "of copies one would have to add");
     Rows rows = rows_of(cg, op, v);
-    for (int i = 0; i < f->registers * f->each; i++) {
-        part_of(v, f, i, part);
+    Dtype t = cg->p->tensors.data[op->tensor].dtype;
+    int n = side_by_side(cg, op, v);
+    Blk first = layout_copies(&f->is) ? cg_if(cg, cg_is_first_copy(cg, &f->is), "copy") : NULL;
+    for (int i = 0; i < f->registers * f->each; i += n) {
+        Val x = LLVMGetPoison(cg_vector(rows.type, n));
+        for (int c = n - 1; c >= 0; c--) { // ends with the first one's place
+            part_of(v, f, i + c, part);
+            Val one = cg_write(cg, cg_gpu(cg)->hooks->element(cg, v, v->layout, part), t);
+            x = n == 1 ? one : cg_insert(cg, x, one, cg_i32(cg, c));
+        }
         Place p = place_of(cg, op, v, &rows, part);
-        Val x = cg_write(cg, cg_gpu(cg)->hooks->element(cg, v, v->layout, part),
-                         cg->p->tensors.data[op->tensor].dtype);
         Blk done = p.in ? cg_if(cg, p.in, "element") : NULL;
         if (op->add)
             cg_gpu(cg)->hooks->add(cg, x, p.ptr);
         else
-            cg_store(cg, x, p.ptr);
+            LLVMSetAlignment(cg_store(cg, x, p.ptr), (unsigned)(n * dtype_bytes(t)));
         if (done) cg_end_if(cg, done);
     }
+    if (first) cg_end_if(cg, first);
 }
 
 void cg_load_elements(Cg *cg, const TileOp *op) {
@@ -125,10 +147,16 @@ void cg_load_elements(Cg *cg, const TileOp *op) {
         diag_error(cg->diags, op->span, "%s has no load of single elements of %s", cg->target->name,
                    dtype_name(v->dtype));
     Rows rows = rows_of(cg, op, v);
-    for (int i = 0; i < f->registers; i++) {
+    int n = side_by_side(cg, op, v);
+    for (int i = 0; i < f->registers; i += n) {
         part_of(v, f, i, part);
         Place p = place_of(cg, op, v, &rows, part);
-        Val x = cg_read(cg, cg_load(cg, rows.type, p.ptr), t->dtype);
-        value->e[cg_slot(f, part)] = p.in ? cg_or_zero(cg, p.in, x) : x;
+        Val all = cg_load(cg, cg_vector(rows.type, n), p.ptr);
+        LLVMSetAlignment(all, (unsigned)(n * dtype_bytes(t->dtype)));
+        for (int c = 0; c < n; c++) {
+            part_of(v, f, i + c, part);
+            Val x = cg_read(cg, n == 1 ? all : cg_extract(cg, all, cg_i32(cg, c)), t->dtype);
+            value->e[cg_slot(f, part)] = p.in ? cg_or_zero(cg, p.in, x) : x;
+        }
     }
 }

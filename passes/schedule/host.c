@@ -106,7 +106,6 @@ static bool choose(const TileProgram *p, TileKernel *k, const PassOptions *o, Di
                                          : BACK_CHUNK;
     }
     if (!knobs_take(s, FORM_HOST, &o->schedule, diags)) return false;
-    if (k->purpose == PURPOSE_STEPS) s->keys = 1;
     if (s->rows % lanes == 0) return true;
     diag_error(diags, (Span){0},
                "schedule: rows are a multiple of the %d lanes of a vector, not %d", lanes, s->rows);

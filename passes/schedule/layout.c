@@ -96,12 +96,36 @@ static Layout laid(const Lay *s, int row, int col, bool whole) {
     return col < OTHER ? l : layout_restrict(&l, &only, 1);
 }
 
+// Of a kernel without products that goes over a recurrence's state: four columns side by side in each lane, and eight rows or more over
+// the lanes, so that sums of a column stay in a warp. The grid's axis are the columns, which memory has side by side.
+static Layout laid_by_state(const Lay *s) {
+    enum { SIDE_BY_SIDE = 4 };
+    const TileKernel *k = s->k;
+    Layout l = {0};
+    int columns = s->row, rows = 0;
+    while (rows == columns || !k->axes[rows].whole) rows++;
+    int over = pass_state_lanes(k->axes[rows].extent), lanes = s->t->lanes / over;
+    int of_warp = SIDE_BY_SIDE * lanes;
+    int tiles = k->axes[columns].extent / of_warp / k->schedule.warps;
+    layout_add(&l, LAYOUT_REG, columns, 1, SIDE_BY_SIDE);
+    layout_add(&l, LAYOUT_REG, columns, of_warp, tiles);
+    layout_add(&l, LAYOUT_REG, rows, over, k->axes[rows].extent / over);
+    layout_add(&l, LAYOUT_LANE, columns, SIDE_BY_SIDE, lanes);
+    layout_add(&l, LAYOUT_LANE, rows, 1, over);
+    layout_add(&l, LAYOUT_WARP, columns, of_warp * tiles, k->schedule.warps);
+    return l;
+}
+
 // A program that was read may have tiles of fewer rows than an instruction, or other warps: no target lowers
 // it, and its values lie in registers somehow.
 static bool lies(const Lay *s) {
     const TileKernel *k = s->k;
     Layout l;
     if (tile_has_lanes(k) || s->row < 0) return true;
+    if (k->purpose == PURPOSE_STEPS)
+        return k->axes[s->row].extent %
+                   (4 * s->t->lanes / pass_state_lanes(s->p->D) * k->schedule.warps) ==
+               0;
     if (!mma_fragment(s->kind, MMA_C, &l)) return false;
     bool swapped = s->t->kind == KIND_AMDGPU;
     int axis[] = {swapped ? OTHER : s->row, swapped ? s->row : OTHER, OTHER};
@@ -161,6 +185,10 @@ static int layout_for(Lay *s, const uint8_t *axes, int n, bool narrow) {
         Layout l = lanes(s->k, s->t);
         return add(s, &l, "lanes");
     }
+    if (s->k->purpose == PURPOSE_STEPS) {
+        Layout l = laid_by_state(s);
+        return add(s, &l, "state");
+    }
     bool beside = n && pass_by_positions(s->k) && tile_root_axis(s->k, axes[0]) == row;
     if ((n == 2 && axes[0] != row && axes[1] != row) || (n == 1 && beside)) row = axes[0];
     for (int i = 0; i < n; i++)
@@ -203,7 +231,9 @@ int pass_words(const TileProgram *p, const TileKernel *k, const uint8_t *axes, i
         if (axes[i] != s.row) col = axes[i];
     }
     if (s.row >= 0 && (has_rows || rank == 1) && !tile_has_lanes(k) && lies(&s)) {
-        Layout l = laid(&s, s.row, col, col < OTHER && s.kind == MMA_WMMA && dtype_half(t));
+        Layout l = k->purpose == PURPOSE_STEPS
+                       ? laid_by_state(&s)
+                       : laid(&s, s.row, col, col < OTHER && s.kind == MMA_WMMA && dtype_half(t));
         l = layout_restrict(&l, axes, rank);
         bytes = (int64_t)layout_count(&l, LAYOUT_REG) * dtype_bytes(t);
         threads = 1;

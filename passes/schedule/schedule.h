@@ -113,6 +113,8 @@ void pass_bind(TileProgram *p, TileKernel *k, int axis, int extent);
 bool pass_begins_loop(
     const TileOp *load);          // what it loads is what a loop carries first: in registers
 enum { PASS_FEW_POSITIONS = 16 }; // of a recurrence, on GPUs: one chunk of the shortest
+int pass_state_lanes(
+    int channels); // lanes that a column of its state is over, position after position
 // together.c: gives homes in shared memory to what all threads make together.
 void pass_together(const TileProgram *p, TileKernel *k);
 bool pass_is_chunk(const TileKernel *k); // of a recurrence

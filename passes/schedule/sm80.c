@@ -363,10 +363,34 @@ static Knobs for_chunk_gradients(const TileProgram *p, const TileKernel *k, Knob
 
 // Of few positions, whose time is that of the state's bytes: more blocks an SM have theirs on the way (0.64 to 0.98 of the time of two on an
 // H100), four where nothing is erased.
-static Knobs for_steps(const TileProgram *p, const TileKernel *k, Knobs s) {
+static Knobs for_few(const TileProgram *p, const TileKernel *k, Knobs s) {
     s.keys = PASS_FEW_POSITIONS;
     int state = p->D * extents_of(p, k, s).rows / (32 * s.warps);
     if (dtype_half(p->dtype) && state <= STATE) s.blocks = tile_has(&k->body, TILE_INVERT) ? 3 : 4;
+    return s;
+}
+
+// Lanes that the channels of a column of a state are over: eight, and more where a thread had no room for its share.
+int pass_state_lanes(int channels) {
+    enum { LEAST = 8, MOST = 16, SHARE = 32 };
+    int lanes = LEAST;
+    while (lanes < MOST && pass_padded(channels, 16) / lanes > SHARE) lanes *= 2;
+    return lanes;
+}
+
+// Position after position, over the state in registers. A column's lanes are of one warp, so that no warp waits for another. Rows of the
+// state are read 32 columns at a time, or 16 where a thread's share would be too large (0.98 of the time on an H100).
+static Knobs for_steps(const TileProgram *p, TileKernel *k, Knobs s) {
+    enum { MOST_WARPS = 5, MOST_CHANNELS = 128, SIDE_BY_SIDE = 4, UNIT = 16 };
+    int columns = SIDE_BY_SIDE * target_get(p->target)->lanes / pass_state_lanes(p->D);
+    if (p->D <= MOST_CHANNELS && p->Dv % (2 * columns) == 0) columns *= 2;
+    int parts = pass_padded(p->Dv, columns > UNIT ? columns : UNIT) / columns;
+    s.warps = tile_sums_over(k, tile_grid_axis(k)) ? parts : MOST_WARPS; // a sum has all columns
+    while (parts % s.warps || columns * s.warps % UNIT) s.warps--;
+    s.rows = columns * s.warps;
+    s.blocks = 1;
+    for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        for (int i = 0; i < op->results.n; i++) op->results.data[i]->home = HOME_FRAGMENT;
     return s;
 }
 
@@ -379,7 +403,7 @@ static Knobs for_starts(Knobs s) {
 
 // Not where states are left and products are a warp's (1.2 times as slow there).
 static bool starts_without_state(const TileKernel *k, const Knobs *s) {
-    if (k->purpose == PURPOSE_STEPS) return true;
+    if (k->purpose == PURPOSE_FEW) return true;
     return goes_by_chunks(k) && knobs_say(s, KNOB_groups) &&
            (k->purpose != PURPOSE_STATES || s->groups);
 }
@@ -396,6 +420,7 @@ bool pass_tile_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
         if (k->purpose == PURPOSE_DELTA && free) // several sums over pairs, each of two scores
             s = with_registers(p, k, with_room(p, k, s), registers_for(p, s) / 2);
         if (k->purpose == PURPOSE_CHUNK_GRADIENTS) s = for_chunk_gradients(p, k, s);
+        if (k->purpose == PURPOSE_FEW) s = for_few(p, k, s);
         if (k->purpose == PURPOSE_STEPS) s = for_steps(p, k, s);
         if (k->purpose == PURPOSE_STARTS) s = for_starts(s);
         if (!tile_has(&k->body, TILE_MMA) &&

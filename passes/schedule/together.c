@@ -35,7 +35,7 @@ static bool needs_all(const TileKernel *k, const TileOp *op) {
 }
 
 bool pass_is_chunk(const TileKernel *k) {
-    return k->purpose == PURPOSE_CHUNK || k->purpose == PURPOSE_STEPS ||
+    return k->purpose == PURPOSE_CHUNK || k->purpose == PURPOSE_FEW ||
            k->purpose == PURPOSE_STATES || k->purpose == PURPOSE_ADJOINT ||
            k->purpose == PURPOSE_CHUNK_GRADIENTS;
 }

@@ -3,7 +3,7 @@
 //
 // In: a kernel whose loops are split by class. Out: the same with LOADs marked `inside`. What is
 // proved: constants, the batch, the head and its key head, columns, positions along the loop's axis
-// in loops over full tiles. A position along an axis that the tensor has as its extent is clamped
+// in loops over full tiles, tiles of one element. A position along an axis that the tensor has as its extent is clamped
 // here, from above, if the tile may go past the end: one minimum, the same for a whole row or column.
 // Any other index along an axis' extent is clamped from both sides, unless a position along a full
 // loop's axis is in it. (The axis has an element wherever there is a tile.) An index that is inside may
@@ -33,8 +33,9 @@ static bool is_key_head(const Ex *e, const Ex *extent) {
 }
 
 static bool position_inside(const Inside *in, const Ex *e, const Ex *extent) {
-    if (e->op != EX_SYM || e->sym != SYM_POS) return false;
+    if (e->op != EX_SYM || (e->sym != SYM_POS && e->sym != SYM_TILE)) return false;
     const TileAxis *a = &in->k->axes[e->index];
+    if (e->sym == SYM_TILE) return a->extent == 1 && a->size == extent;
     if (extent->op == EX_CONST && a->whole) return a->extent <= extent->i;
     return a->size == extent && e->index == in->full_axis;
 }

@@ -1,9 +1,8 @@
 // recur.c: a recurrence's chunked form as a tile program (ir/chunk.h has the mathematics).
 //
-// In: a chunked form. Out: a program of one kernel, algorithm level; with `few` of one more, for so many positions at most (decoding),
-// whose chunks have the fewest places that the target can take. A point of the grid has a head and some columns of v;
-// it goes from chunk to chunk (axis T) and carries the state, f32[D, E]. Reads lie along T, writes along U, the same
-// positions again:
+// In: a chunked form. Out: a program of one kernel, algorithm level; with `few` of up to two more, for so many positions at most: one
+// of short chunks, and one that goes position after position (decoding: recur_steps.c). A point of the grid has a head and some columns of v; it goes from chunk to chunk (axis T) and
+// carries the state, f32[D, E]. Reads lie along T, writes along U, the same positions again:
 //
 //     %L, %z = prefix sums of the decays' exponents, and where the last decay of 0 was
 //     %p[T, U] = (q k) * exp2(L - L_j) where j is at or before t and no zero is between        scores of the query
@@ -13,6 +12,9 @@
 //
 // Positions from S on have exponent 0, and write nothing: their numbers and elements are 0. A decay for each channel goes
 // into the elements: scores are then sums of three factors, made element by element.
+//
+// Position after position there is no chunk (recur_steps.c). T and U are then no axes: what lies along them is of the position at
+// hand, a number of it has no axis, and nothing is rounded, because no product takes it.
 #include "passes/tile/recur.h"
 
 #include <string.h>
@@ -82,6 +84,7 @@ TileValue *recur_inverse(Recur *r, TileValue *n) {
 // The same along the other of T and U.
 TileValue *recur_beside(Recur *r, const char *name, TileValue *v, int from, int to) {
     uint8_t axes[TILE_MAX_RANK];
+    if (from < 0) return v;
     TileOp *op = tile_op(r->p, r->k, r->block, TILE_BESIDE, r->rec->span);
     tile_arg(r->p, op, v);
     for (int i = 0; i < v->rank; i++) axes[i] = v->axis[i] == from ? (uint8_t)to : v->axis[i];
@@ -89,7 +92,9 @@ TileValue *recur_beside(Recur *r, const char *name, TileValue *v, int from, int 
 }
 
 const Ex *recur_size(Recur *r, int index) { return ex_sym(r->x, SYM_SIZE, index, EX_I32); }
-const Ex *recur_pos(Recur *r, int axis) { return ex_sym(r->x, SYM_POS, axis, EX_I32); }
+const Ex *recur_pos(Recur *r, int axis) {
+    return axis < 0 ? r->position : ex_sym(r->x, SYM_POS, axis, EX_I32);
+}
 const Ex *recur_number(Recur *r, double v) { return ex_f32(r->x, (float)v); }
 
 const Ex *recur_times(Recur *r, const Ex *a, const Ex *b) {
@@ -104,13 +109,15 @@ const Ex *recur_both(Recur *r, const Ex *a, const Ex *b) {
     return !a ? b : !b ? a : ex_2(r->x, EX_AND, a, b);
 }
 
-// Is the position one of the sequence?
+// Is the position one of the sequence? NULL: it is.
 const Ex *recur_exists(Recur *r, int axis) {
+    if (axis < 0) return NULL;
     return ex_2(r->x, EX_LT, recur_pos(r, axis), recur_size(r, RSIZE_S));
 }
 
 // The tile at hand.
 const Ex *recur_tile_of(Recur *r, int axis) {
+    if (axis < 0) return r->position;
     return r->k->axes[axis].whole ? ex_i32(r->x, 0)
                                   : ex_sym(r->x, SYM_TILE, tile_root_axis(r->k, axis), EX_I32);
 }
@@ -118,26 +125,28 @@ const Ex *recur_tile_of(Recur *r, int axis) {
 void recur_set_coords(Recur *r, TileOp *op, int tensor, const Ex *head, int rows, int columns) {
     int axes[] = {rows, columns};
     int n = 0;
-    bool batch = r->p->batch, state = rows == r->D;
+    bool batch = r->p->batch, state = rows == r->D, by_row = batch && !state;
     const Ex *place = batch && state ? recur_size(r, r->at.slot) : ex_symbol(r->x, SYM_B);
     op->tensor = tensor;
-    if (batch && !state) places_query(&r->at, recur_pos(r, rows), &place);
-    op->each[0] = batch && !state;
+    if (by_row) places_query(&r->at, recur_pos(r, rows), &place);
+    op->each[0] = by_row && rows >= 0;
     op->coord[n++] = (TileCoord){.axis = op->each[0] ? rows : -1, .at = place};
     op->coord[n++] = (TileCoord){.axis = -1, .at = head};
-    for (int i = op->each[0]; i < 2; i++)
+    for (int i = by_row; i < 2; i++)
         op->coord[n++] = (TileCoord){.axis = axes[i], .at = recur_tile_of(r, axes[i])};
 }
 
 TileValue *recur_load(Recur *r, const char *name, int tensor, int heads, int rows, int columns) {
     TileOp *op = tile_op(r->p, r->k, r->block, TILE_LOAD, r->rec->span);
     uint8_t axes[2] = {(uint8_t)rows, (uint8_t)columns};
+    int along = rows < 0; // axes that the value lacks
     const Ex *head = ex_symbol(r->x, SYM_H);
     if (heads != RSIZE_H)
         head = ex_2(r->x, EX_DIV, ex_2(r->x, EX_MUL, head, recur_size(r, heads)),
                     recur_size(r, RSIZE_H));
     recur_set_coords(r, op, tensor, head, rows, columns);
-    return tile_result(r->p, r->k, op, name, r->p->tensors.data[tensor].dtype, axes, 2);
+    return tile_result(r->p, r->k, op, name, along ? DT_F32 : r->p->tensors.data[tensor].dtype,
+                       axes + along, 2 - along);
 }
 
 void recur_store(Recur *r, int tensor, TileValue *v, int rows) {
@@ -209,7 +218,8 @@ TileValue *recur_elements(Recur *r, const char *name, const Ex *e, int along, in
     int size = columns == r->E ? r->rec->Dv : r->rec->D; // tiles may have more
     const Ex *there = recur_both(r, recur_exists(r, rows),
                                  ex_2(r->x, EX_LT, recur_pos(r, columns), ex_i32(r->x, size)));
-    return recur_narrow(r, map, name, recur_where(r, there, recur_clause(r, map, along, e)));
+    return pass_out(r->p, r->k, map, name, rows < 0 ? DT_F32 : r->p->dtype,
+                    recur_where(r, there, recur_clause(r, map, along, e)), EX_CONST, 0);
 }
 
 // ---- what is loaded
@@ -226,9 +236,11 @@ TileValue *recur_norm(Recur *r, const char *name, TileValue *v, int along, int c
 static void load_values(Recur *r) {
     const Chunk *c = r->c;
     bool solved = c->erase.elem && c->nwrites == 1;
+    bool one = r->T < 0;
     if (r->no_values) return;
-    if (solved || c->bonus) r->raw_v[ALONG_T] = recur_load(r, "vt", r->v, RSIZE_HV, r->T, r->E);
-    if (!solved) r->raw_v[ALONG_U] = recur_load(r, "v", r->v, RSIZE_HV, r->U, r->E);
+    if (solved || c->bonus || one)
+        r->raw_v[ALONG_T] = recur_load(r, "vt", r->v, RSIZE_HV, r->T, r->E);
+    if (!solved && !one) r->raw_v[ALONG_U] = recur_load(r, "v", r->v, RSIZE_HV, r->U, r->E);
     for (int i = 0; i < 2; i++)
         if (r->raw_v[i] &&
             (recur_uses(c->value, SYM_SQV) || recur_uses(c->write[0].value, SYM_SQV)))
@@ -481,7 +493,7 @@ static TileValue *bonus(Recur *r, const Read *query) {
                      recur_times(r, recur_in(r, map, sum), recur_factor(r, map, value)));
 }
 
-static TileValue *aggregate(Recur *r, const Read *query, TileValue *o) {
+TileValue *recur_aggregate(Recur *r, const Read *query, TileValue *o) {
     Number n = query->number;
     if (r->c->bonus) {
         TileValue *b = bonus(r, query), *v = recur_elements(r, "vb", r->c->value, ALONG_T, r->E);
@@ -497,7 +509,7 @@ static TileValue *aggregate(Recur *r, const Read *query, TileValue *o) {
     return o;
 }
 
-static TileValue *finish(Recur *r, TileValue *o) {
+TileValue *recur_finish(Recur *r, TileValue *o) {
     const Ex *clause_o = r->rec->output;
     if (clause_o->op == EX_SYM && clause_o->sym == SYM_O) return o;
     Clause c = {.r = r, .along = ALONG_T, .o = o};
@@ -516,7 +528,7 @@ TileValue *recur_output(Recur *r, const Write *w, TileValue *state) {
         TileValue *a = recur_scores(r, "p", r->p->dtype, &query, &w[i], (Number){NULL, NULL});
         o = recur_product(r, "o", a, recur_operand(r, "xp", w[i].x), o, r->T, r->E);
     }
-    return aggregate(r, &query, o);
+    return recur_aggregate(r, &query, o);
 }
 
 static TileValue *chunk(Recur *r, TileValue *state) {
@@ -525,7 +537,7 @@ static TileValue *chunk(Recur *r, TileValue *state) {
     recur_load_rows(r);
     TileValue *s = recur_operand(r, "s", state);
     recur_make_writes(r, w, s);
-    recur_store(r, r->o, finish(r, recur_output(r, w, s)), r->T);
+    recur_store(r, r->o, recur_finish(r, recur_output(r, w, s)), r->T);
     return recur_new_state(r, w, state);
 }
 
@@ -633,7 +645,7 @@ TileValue *recur_chunks(Recur *r, const char *name, TileValue *first, const Ex *
 
 static TileValue *forward_chunk(void *ctx, TileValue *state) { return chunk(ctx, state); }
 
-static void build_kernel(Recur *r, const char *name, TilePurpose purpose) {
+static void build_chain(Recur *r, const char *name, TilePurpose purpose) {
     recur_kernel(r, name, purpose);
     TileValue *first = recur_first(r, "S", r->state0);
     recur_store(r, r->state,
@@ -644,6 +656,19 @@ static void add_plan(Recur *r, const Ex *when, int from, int to) {
     TilePlan plan = {.when = when};
     for (int i = from; i < to; i++) VEC_PUSH(r->arena, &plan.kernels, i);
     VEC_PUSH(r->arena, &r->p->plans, plan);
+}
+
+// Position after position as long as that is faster than the shortest chunk: longer where that has to solve what is erased.
+static void build_few(Recur *r, int few) {
+    enum { STEPS = 2, STEPS_ERASE = 4 };
+    const Ex *positions = pass_at_launch(r->p, recur_size(r, RSIZE_S));
+    int steps = r->c->erase.elem ? STEPS_ERASE : STEPS;
+    recur_steps(r);
+    if (steps > few) steps = few;
+    add_plan(r, ex_2(r->x, EX_LE, positions, ex_i32(r->x, steps)), 1, 2);
+    if (steps == few) return;
+    build_chain(r, "few", PURPOSE_FEW);
+    add_plan(r, ex_2(r->x, EX_LE, positions, ex_i32(r->x, few)), 2, 3);
 }
 
 static void build_segments(Recur *r) {
@@ -674,12 +699,8 @@ TileProgram *pass_build_recurrence(Arena *a, const Chunk *c, const PassOptions *
     r.p = recur_program(a, rec, o);
     if (o->batch) places_sizes(&r.at, r.p, 0);
     add_tensors(&r, o->dtype);
-    build_kernel(&r, "fwd", PURPOSE_CHUNK);
-    if (few) {
-        build_kernel(&r, "steps", PURPOSE_STEPS);
-        const Ex *positions = pass_at_launch(r.p, recur_size(&r, RSIZE_S));
-        add_plan(&r, ex_2(r.x, EX_LE, positions, ex_i32(r.x, few)), 1, 2);
-    }
+    build_chain(&r, "fwd", PURPOSE_CHUNK);
+    if (few) build_few(&r, few);
     if (!o->batch) build_segments(&r);
     add_plan(&r, NULL, 0, 1);
     return r.p;

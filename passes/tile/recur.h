@@ -36,7 +36,8 @@ typedef struct Recur {
     TileProgram *p;
     TileKernel *k;
     TileBlock *block;
-    int T, U, D, E;                  // axes
+    int T, U, D, E; // axes; T and U -1: `position` is the one at hand
+    const Ex *position;
     int q, key, v, o, state0, state; // tensors
     bool no_values;                  // the recurrence without `value`: what it makes of a state
     TileValue *raw_q, *raw_k[2],
@@ -112,6 +113,9 @@ int recur_tensor(Recur *r, const char *name, TensorRole role, Dtype t, int heads
                  int columns);
 void recur_load_rows(Recur *r);
 TileValue *recur_output(Recur *r, const Write *w, TileValue *state);
+TileValue *recur_aggregate(Recur *r, const Read *query,
+                           TileValue *o);        // with the bonus and the query's number
+TileValue *recur_finish(Recur *r, TileValue *o); // as `output` says
 void recur_add_operands(Recur *r, Dtype t);
 const Ex *recur_clause_of(Clause *c, const Ex *e);
 TileProgram *recur_program(Arena *a, const RecProgram *rec, const PassOptions *o);
@@ -127,6 +131,9 @@ TileValue *recur_chunks(Recur *r, const char *name, TileValue *first, const Ex *
                         TileValue *(*chunk)(void *ctx, TileValue *state), void *ctx);
 TileValue *recur_loop(Recur *r, const char *name, int axis, TileValue *first, const Ex *to,
                       const Ex *index, TileValue *(*step)(void *ctx, TileValue *state), void *ctx);
+
+// Position after position, without products.   recur_steps.c
+void recur_steps(Recur *r);
 
 // A sequence in segments.   recur_segments.c
 typedef struct Segments {

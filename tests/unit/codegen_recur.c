@@ -300,6 +300,45 @@ ARENA_TEST_EACH(gpu_schedules, 0, 24) {
     try_gpu(source, size, targets[_i % 4], _i % 3 ? DT_F32 : DT_BF16, start);
 }
 
+// Few positions, one after the other: columns that are no whole accesses, shares of a thread in more lanes, and warps that are
+// not a power of two.
+ARENA_TEST_EACH(position_after_position, 0, 24) {
+    enum { MOST = 64 * 128 };
+    static const int channels[] = {1, 8, 33, 130, 300}, columns[] = {3, 8, 33, 72, 128};
+    static const int lengths[] = {1, 1, 2, 5};
+    uint32_t start = 7000 + (uint32_t)_i, *seed = &start;
+    int D = channels[test_draw(seed, 5)], Dv = columns[test_draw(seed, 5)];
+    int32_t size[] = {2, 2, 1 + (int)test_draw(seed, 2), 1, 2, lengths[test_draw(seed, 4)]};
+    const char *source = ru_random_source(a, D, Dv, seed);
+    if (D * Dv > MOST && strstr(source, "sqnorm(v)"))
+        return; // a tile of chunks has not all columns
+    try_gpu(source, size, _i % 2 ? TARGET_SM90A : TARGET_SM80, _i % 3 ? DT_BF16 : DT_F32, start);
+}
+
+// Of the library's recurrences: no products, no shared memory, and a thread's share of the state within registers.
+ARENA_TEST(steps_stay_in_registers) {
+    enum { MOST = 128 };
+    static const char *const names[] = {"mamba2", "gla", "kda", "mlstm", "rwkv6", "rwkv7"};
+    for (int i = 0; i < 6; i++) {
+        RuCase x = {.a = a};
+        Diags diags = diag_list(a);
+        ru_compile(&x, ru_library(a, names[i]));
+        PassOptions o = {.dtype = DT_BF16, .target = *target_get(TARGET_SM90A)};
+        const TileProgram *p = pass_recurrence(a, x.c, &o, &diags);
+        test_good(p, &diags);
+        const TileKernel *k = p->kernels.data[1];
+        ck_assert_int_eq(k->purpose, PURPOSE_STEPS);
+        ck_assert_int_eq(k->layouts.n, 1);
+        const Layout *l = &k->layouts.data[0].is;
+        ck_assert_int_le(layout_count(l, LAYOUT_REG), MOST);
+        for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
+            ck_assert(op->kind != TILE_MMA && op->kind != TILE_BARRIER);
+            for (int j = 0; j < op->results.n; j++)
+                ck_assert_int_eq(op->results.data[j]->home, HOME_FRAGMENT);
+        }
+    }
+}
+
 // Several chunks whose products are those of warpgroups, with all stages and with one each: the interpreter finds what is
 // used before it came, and what is overwritten while it is read.
 static void try_groups(const char *source, int S, const char *knobs, int ahead) {
