@@ -409,8 +409,12 @@ static void count_open(const RefAttention *t, size_t at) {
 
 size_t ref_row(RefAttention *t, RefEnv *e, int b, int h, int i) {
     t->at = ((size_t)b * (size_t)t->H + (size_t)h) * (size_t)t->Sq + (size_t)i;
-    *e =
-        (RefEnv){.run = t->run, .b = b + t->first, .h = h, .q_idx = i + t->q_offset, .row = t->row};
+    *e = (RefEnv){.run = t->run,
+                  .b = b + t->first,
+                  .h = h,
+                  .q_idx = i + t->q_offset,
+                  .row = t->row,
+                  .rounding = t->rounding};
     return t->at;
 }
 

@@ -26,6 +26,7 @@ typedef struct RefEnv { // what symbols stand for at the moment
     const TxValue *dots, *squares[ROW_SIDES]; // an attention's, by their numbers
     const TxValue *row;                       // of modified scores
     int trial;
+    int rounding;    // of functions: as which trial they are off by a rounding or two; 0: not
     RefTaken *taken; // NULL: nobody asks
 } RefEnv;
 

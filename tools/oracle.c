@@ -297,20 +297,29 @@ Status oracle_run(Oracle *x, const Variant *v, const Binding *b, const OracleAsk
     return evaluate(x, v, b, ask, OUTPUTS, 0, 0);
 }
 
+// As trial `rounding` rounds dots, scores and functions.
+static OracleAsk rounded(const Oracle *x, unsigned what, int rounding) {
+    return (OracleAsk){.what = what,
+                       .dot_error = x->dot_error / 2, // and what is off counts twice
+                       .rows = x->rows,
+                       .rounding = rounding};
+}
+
+// Of two evaluations of the formula as written, that which is farther from x.
+static void take_farther(double *written, const double *y, const double *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        if (!(fabs(y[i] - x[i]) <= fabs(written[i] - x[i]))) written[i] = y[i];
+}
+
 Status oracle_round_otherwise(Oracle *x, const Variant *v, const Binding *b) {
     Status s = STATUS_DONE;
     for (int k = 1; k <= NOISE_TRIALS && s == STATUS_DONE; k++) {
         Oracle y;
-        OracleAsk ask = {.what = ORACLE_WRITTEN,
-                         .dot_error = x->dot_error / 2, // and what is off counts twice
-                         .rows = x->rows,
-                         .rounding = k};
+        OracleAsk ask = rounded(x, ORACLE_WRITTEN, k);
         s = oracle_run(&y, v, b, &ask);
         for (int i = 0; i < b->sig->args.n && s == STATUS_DONE; i++)
-            for (int64_t n = x->written[i] ? b->tensor[i].count : 0; n-- > 0;)
-                if (!(fabs(y.written[i][n] - x->out[i][n]) <=
-                      fabs(x->written[i][n] - x->out[i][n])))
-                    x->written[i][n] = y.written[i][n];
+            if (x->written[i])
+                take_farther(x->written[i], y.written[i], x->out[i], b->tensor[i].count);
         oracle_free(&y);
     }
     return s;
@@ -355,7 +364,18 @@ Status oracle_gradient_parts(Oracle *parts, const Oracle *x, const Variant *v, c
 
 Status oracle_gradients_written(Oracle *written, const Oracle *x, const Variant *v,
                                 const Binding *b) {
-    return gradients_as(written, x, v, b, WRITTEN);
+    Status s = gradients_as(written, x, v, b, WRITTEN);
+    for (int k = 1; k <= NOISE_TRIALS && s == STATUS_DONE; k++) {
+        Oracle y = {.rows = x->rows};
+        OracleAsk ask = rounded(x, 0, k);
+        y.room = make_outputs(&y, b, 0);
+        s = evaluate(&y, v, b, &ask, WRITTEN, 0, 0);
+        for (int i = 0; i < b->sig->args.n && s == STATUS_DONE; i++)
+            if (b->sig->args.data[i].role == ARG_GRAD_OUT)
+                take_farther(written->out[i], y.out[i], x->out[i], b->tensor[i].count);
+        oracle_free(&y);
+    }
+    return s;
 }
 
 Status oracle_gradients_opened(Oracle *opened, const Oracle *x, const Variant *v,

@@ -57,7 +57,8 @@ Status oracle_gradients(Oracle *x, const Variant *v, const Binding *b);
 Status oracle_gradient_sizes(Oracle *sizes, const Oracle *x, const Variant *v, const Binding *b);
 // Likewise: dot products are one number, of which no part is rounded to the type.
 Status oracle_gradient_parts(Oracle *parts, const Oracle *x, const Variant *v, const Binding *b);
-// Likewise: the gradients of the formula as written in f32, by steps that are rounded to f32.
+// Likewise: the gradients of the formula as written in f32, by steps that are rounded to f32; of a few ways to round dots, scores and
+// functions the farthest from x.
 Status oracle_gradients_written(Oracle *written, const Oracle *x, const Variant *v,
                                 const Binding *b);
 // Likewise: the gradients become those where elements that oracle_mute sets to 0 for an open decision have 1. oracle_free(opened) is due.
