@@ -18,6 +18,16 @@ static bool is_diagonals(const TileOp *map) {
     return false;
 }
 
+// Elements beside a sum of them.
+static bool is_late(const TileOp *map) {
+    bool sums = false, makes = false;
+    for (int i = 0; i < map->outs.n; i++) {
+        sums |= map->outs.data[i].reduce == EX_ROWSUM;
+        makes |= map->outs.data[i].reduce == EX_CONST;
+    }
+    return tile_role_of(map) && sums && makes;
+}
+
 static bool is_pairs(const Verify *V) {
     for (int i = 0; i < V->op->naxes; i++)
         if (tile_reads_rows(V->p, V->k, V->op, V->op->axes[i])) return true;
@@ -45,6 +55,7 @@ static bool may_be(const Verify *V, TileMark m) {
     case TILE_AHEAD: return is_ahead(V);
     case TILE_DIAGONALS: return is_diagonals(V->op);
     case TILE_FACTORS: return tile_all_decayed(V->op);
+    case TILE_LATE: return is_late(V->op);
     case TILE_HALVES: return is_halves(V->op);
     case TILE_MARK_COUNT: break;
     }

@@ -100,13 +100,19 @@ typedef struct CgSpace { // the elements of a map that a thread makes
     bool odd;                // the second of two side by side
 } CgSpace;
 
+typedef struct CgTerm { // of a reduction
+    int result;
+    Val *acc, x;
+} CgTerm;
+
 struct CgWalk {
     CgSpace space;
-    CgElem elem; // whose ctx is the map
-    Val *low;    // by result: the first of two that a register holds
-    Val **odd;   // by result: the second chain of a reduction
-    Val first;   // POS along the columns of the thread's first element; NULL: not kept
-    void *own;   // the target's
+    CgElem elem;      // whose ctx is the map
+    Val *low;         // by result: the first of two that a register holds
+    Val **odd;        // by result: the second chain of a reduction
+    VEC(CgTerm) late; // of sums, in a map marked `late`
+    Val first;        // POS along the columns of the thread's first element; NULL: not kept
+    void *own;        // the target's
 };
 
 typedef enum CgOrder { // what a thread comes back to last: the next of an instruction's tiles along

@@ -138,7 +138,11 @@ static void add(Cg *cg, CgWalk *m, int i, Val x) {
     Val *acc = cg_walk_register(cg, m, i);
     if (m->space.odd && cg_gpu(cg)->hooks->two_chains)
         acc = &m->odd[i][acc - cg->value[m->space.op->results.data[i]->id].e];
-    *acc = cg_merge(cg, out->reduce, *acc, masked(cg, &m->space, out, x));
+    x = masked(cg, &m->space, out, x);
+    if (tile_is_marked(m->space.op, TILE_LATE))
+        VEC_PUSH(cg->arena, &m->late, ((CgTerm){i, acc, x}));
+    else
+        *acc = cg_merge(cg, out->reduce, *acc, x);
 }
 
 void cg_walk_element(Cg *cg, CgWalk *m) {
@@ -158,6 +162,10 @@ void cg_walk_element(Cg *cg, CgWalk *m) {
 }
 
 void cg_walk_end(Cg *cg, CgWalk *m) {
+    for (int i = 0; i < m->late.n; i++) {
+        const CgTerm *t = &m->late.data[i];
+        *t->acc = cg_merge(cg, m->space.op->outs.data[t->result].reduce, *t->acc, t->x);
+    }
     for (int i = 0; i < m->space.op->results.n; i++) {
         const TileResult *out = &m->space.op->outs.data[i];
         const TileValue *v = m->space.op->results.data[i];

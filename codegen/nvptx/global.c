@@ -321,7 +321,12 @@ static Val load_element(Cg *cg, const CgAccess *a, Row row, int n, int c) {
 static bool has_pairs(const CgAccess *a) {
     const Ex *columns = a->t->extent[a->t->rank - 1];
     if (a->t->role == TENSOR_WORK) return a->cols % 2 == 0;
+    if (tile_is_matrix(a->t)) return a->cols % 2 == 0 && a->op->from_column % 2 == 0;
     return a->t->role == TENSOR_STATE0 && columns->i * elem_of(a) % 16 == 0;
+}
+
+static bool is_paired(const CgAccess *a, int n) {
+    return a->cols && !a->ncols && has_pairs(a) && 8 * n + 8 <= a->cols;
 }
 
 static void load_pair(Cg *cg, const CgAccess *a, Row row, int n, Val x[2]) {
@@ -335,9 +340,18 @@ static void load_pair(Cg *cg, const CgAccess *a, Row row, int n, Val x[2]) {
     }
 }
 
+// Two narrow columns, as they are kept.
+static Val load_word(Cg *cg, const CgAccess *a, Row row, int n) {
+    Val first = address(cg, row.base, column_at(cg, a), elem_of(a));
+    Val at = cg_add(cg, first, cg_i64(cg, 8 * n * elem_of(a)));
+    Val both = cg_load(cg, cg->i32, global_ptr(cg, at));
+    LLVMSetAlignment(both, 4);
+    return cg_select(cg, row.in, both, cg_i32(cg, 0));
+}
+
 static void load_columns(Cg *cg, const CgAccess *a, Row row, int n, Val x[2]) {
     int each = a->f->columns >= 0 ? 2 : 1;
-    if (a->cols && !a->ncols && has_pairs(a) && 8 * n + 8 <= a->cols)
+    if (is_paired(a, n))
         load_pair(cg, a, row, n, x);
     else
         for (int c = 0; c < each; c++) x[c] = load_element(cg, a, row, n, c);
@@ -360,6 +374,10 @@ void nv_load(Cg *cg, const TileOp *op) {
             Row row = row_at(cg, &a, m, r);
             for (int n = 0; n < nt; n++) {
                 Val x[2];
+                if (f->each == 2 && v->dtype == a.t->dtype && is_paired(&a, n)) {
+                    value->e[cg_register(f, 16 * m + 8 * r, 8 * n)] = load_word(cg, &a, row, n);
+                    continue;
+                }
                 load_columns(cg, &a, row, n, x);
                 for (int c = 0; c < each; c++)
                     value->e[cg_register(f, 16 * m + 8 * r, 8 * n + c)] =

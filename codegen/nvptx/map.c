@@ -100,11 +100,13 @@ const CgGpuHooks nv_gpu_hooks = {
 // ---- an accumulator's rescaling
 
 // Registers from which a branch saves more than it costs, as measured: where mma.sync is, with two m16
-// tiles a warp, or where warpgroups share the scores. In roles a branch would serialize the products in flight.
+// tiles a warp, where warpgroups share the scores, or where a role's factors come from another. A branch would serialize products in flight.
 enum { WORTH_A_BRANCH = 96 };
 
-static bool worth_a_branch(Cg *cg, const TileOp *op, const CgFragment *f) {
-    if (!op->block->owner || nv_state(cg)->roles) return false;
+static bool worth_a_branch(Cg *cg, const TileOp *op, const TileValue *factor, const CgFragment *f) {
+    if (!op->block->owner) return false;
+    if (nv_state(cg)->roles)
+        return tile_pipe_of(factor) && !nv90_state(cg)->flight.n && f->registers >= WORTH_A_BRANCH;
     bool many = cg_share(f, f->rows) >= 4 || cg->k->schedule.knobs.share;
     return many && f->registers >= WORTH_A_BRANCH;
 }
@@ -124,14 +126,18 @@ static const TileValue *scaled_by_row(Cg *cg, const TileOp *op, const TileValue 
     bool row = (*factor)->rank == 1 && cg_fragment(cg, *factor)->rows >= 0;
     bool plain = v[big]->rank == 2 && v[big]->home == HOME_FRAGMENT && v[big]->dtype == DT_F32;
     if (!row || !plain || result->rank != 2 || result->dtype != DT_F32) return NULL;
-    return worth_a_branch(cg, op, cg_fragment(cg, result)) ? v[big] : NULL;
+    return worth_a_branch(cg, op, *factor, cg_fragment(cg, result)) ? v[big] : NULL;
 }
 
 // Some lane's factor is not 1.
-static Val any_moved(Cg *cg, const CgValue *factor) {
+static Val any_moved(Cg *cg, const TileOp *op, const TileValue *factor) {
+    int layout = tile_common_layout(cg->k, op, op->axes, op->naxes), part[TILE_MAX_AXES] = {0};
+    Layout rows = layout_restrict(&cg->k->layouts.data[layout].is, factor->axis, 1);
     Val any = NULL;
-    for (int i = 0; i < factor->n; i++) {
-        Val moved = cg_fcmp(cg, LLVMRealUNE, factor->e[i], cg_f32(cg, 1));
+    for (int i = 0; i < layout_count(&rows, LAYOUT_REG); i++) {
+        part[factor->axis[0]] = layout_part(&rows, LAYOUT_REG, factor->axis[0], i);
+        Val x = nv_element(cg, factor, layout, part);
+        Val moved = cg_fcmp(cg, LLVMRealUNE, x, cg_f32(cg, 1));
         any = any ? cg_or(cg, any, moved) : moved;
     }
     Val v[] = {cg_i32(cg, -1), any};
@@ -140,7 +146,7 @@ static Val any_moved(Cg *cg, const CgValue *factor) {
 
 // Once the rows' maxima have settled the factors are all 1, and the accumulator, which is most of the registers, need not be touched.
 static void rescale(Cg *cg, const TileOp *op, const TileValue *acc, const TileValue *factor) {
-    Val any = any_moved(cg, &cg->value[factor->id]);
+    Val any = any_moved(cg, op, factor);
     Blk before = cg_here(cg), done = cg_if(cg, any, "rescale");
     fragment_map(cg, op);
     Blk work = cg_here(cg);

@@ -4,6 +4,7 @@
 // once loops are classed, behind the loop over full tiles one of no steps in which shifts move. Out: one of
 // the two, for each kernel as soon as it is known which. They stay on sm_90a, where the schedule says so (the choice
 // fixed_shift) and the classed kernel is one sweep whose steps can be done again; otherwise they follow their extrema.
+#include "passes/derive/fixed_shift.h"
 #include "passes/passes.h"
 #include "passes/schedule/sm90.h"
 
@@ -43,6 +44,28 @@ static void drop_kept(TileKernel *k) {
     }
 }
 
+// max(m, x) of a shift that may be any number near the maximum: it moves where x is so much more that sums have no room left.
+static const Ex *seldom_one(void *ctx, ExPool *x, const Ex *e) {
+    (void)ctx;
+    if (e->op != EX_SELECT || !ex_is_sym(e->args[0], SYM_KEPT, -1)) return e;
+    const Ex *old = e->args[1], *max = e->args[2];
+    if (max->op != EX_MAX || max->args[0] != old) return e;
+    const Ex *most = ex_2(x, EX_ADD, old, ex_f32(x, FIXED_SHIFT_ROOM));
+    return ex_select(x, ex_2(x, EX_LT, most, max->args[1]), max->args[1], old);
+}
+
+static const Ex *seldom(void *ctx, const Ex *e) {
+    TileProgram *p = ctx;
+    return ex_map(p->pool, e, seldom_one, NULL);
+}
+
+// Where another role multiplies the sums, it need not while all factors are 1.
+static void move_seldom(TileProgram *p, TileKernel *k) {
+    if (k->schedule.knobs.said != knobs_of(FORM_SM90_APART)) return;
+    for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        tile_map_exprs(op, seldom, p);
+}
+
 static void decide_all(TileProgram *p, TileKernel *k, bool stays) {
     Decide d = {p->pool, stays};
     for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
@@ -62,6 +85,7 @@ static bool decide_kernel(TileProgram *p, TileKernel *k, const PassOptions *o, D
         drop_kept(k);
         if (!sm90_move_shifts(p, k, o, diags)) return false;
     }
+    if (!stays) move_seldom(p, k);
     decide_all(p, k, stays);
     if (!stays) tile_unlink(first_of(k, TILE_BOUND));
     *stay |= stays;

@@ -16,7 +16,7 @@
 
 #include <string.h>
 
-enum { FIRST = 1, BESIDE = 2, LAST = 3 }; // orders
+enum { FIRST = 1, BESIDE = 2, LAST = 3, END = 4 }; // orders
 
 static TileOp *next_behind(TileOp *op) {
     while (op && !op->place.stage) op = op->next;
@@ -31,7 +31,8 @@ static bool is_weights(const TileOp *op) {
 static TilePlace place_of(const TileOp *op) {
     if (op->kind == TILE_LOAD) return (TilePlace){0, 0};
     if (is_weights(op) || !strcmp(op->role, "sums")) return (TilePlace){1, BESIDE};
-    return (TilePlace){0, op->kind == TILE_MAP ? LAST : FIRST};
+    if (op->kind != TILE_MAP) return (TilePlace){0, FIRST};
+    return (TilePlace){0, op->results.data[0]->home == HOME_SHARED ? END : LAST};
 }
 
 // One step behind the kind of a tile is not known.

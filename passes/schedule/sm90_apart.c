@@ -7,8 +7,8 @@
 //     scores     take q, k   s   maps   give c, p                     at the end: give what the sums are scaled by
 //     sums                   take k, c, p   acc * c + p v             take it   store
 //
-// Where stages want more shared memory than there is, as three of 48 keys, the first columns of q stay in registers of
-// the scores, and a product is two. With three stages scores are a step ahead (sm90_ahead.c): weights are made while the sums of the step
+// The first columns of q stay in registers of the scores, as many as these have room for, and a product is two: a product of 48 keys reads
+// 2 KB of q and 1.5 KB of keys, and the block's shared memory gives no more. With three stages scores are a step ahead (sm90_ahead.c): weights are made while the sums of the step
 // before are added up. With two, of 64 keys, scores and sums are multiplied at once, and nothing is while weights are made. A warpgroup
 // has whole scores: with half of them it would read q from shared memory twice.
 #include "passes/schedule/sm90.h"
@@ -35,7 +35,8 @@ enum {
     LEAST_REGISTERS = 104, // of scores
     MOST_REGISTERS = 240,
     PANEL = 64,
-    MOST_HELD = 3 * PANEL, // columns of q in registers: 16 of a thread for each panel
+    PANEL_REGISTERS = 16, // of a thread, for a panel of q
+    OTHER_REGISTERS = 28, // of a thread of the scores, beside q, scores and weights
 };
 
 // ---- whether
@@ -88,18 +89,25 @@ static int shared_bytes(const TileProgram *p, const TileKernel *k, Knobs s) {
     return bytes;
 }
 
-// Columns of q that shared memory has no room for; more than there are: too many.
-static int held_columns(const TileProgram *p, const TileKernel *k, Knobs s) {
-    int over = shared_bytes(p, k, s) - target_get(p->target)->shared_bytes;
-    int panel = ROWS * PANEL * dtype_bytes(p->dtype);
-    return over > 0 ? (over + panel - 1) / panel * PANEL : 0;
+static int registers_of_scores(Knobs s) {
+    int rest = BLOCK_REGISTERS - s.producer_registers - SUMS * s.registers;
+    return rest < MOST_REGISTERS ? rest : MOST_REGISTERS;
+}
+
+// Columns of q that registers have room for, where some stay in shared memory.
+static int held_columns(const TileKernel *k, Knobs s) {
+    const TileOp *q = load_of_queries(k);
+    if (!q || q->width) return 0;
+    int columns = (int)k->axes[q->results.data[0]->axis[1]].size->i;
+    int scores = s.keys / 2, weights = s.keys / 4;
+    int room = registers_of_scores(s) - scores - weights - OTHER_REGISTERS;
+    int panels = room > 0 ? room / PANEL_REGISTERS : 0, most = (columns - 1) / PANEL;
+    return PANEL * (panels < most ? panels : most);
 }
 
 static bool fits(const TileProgram *p, const TileKernel *k, Knobs s) {
-    const TileOp *q = load_of_queries(k);
-    int held = held_columns(p, k, s);
-    return !held || (q && held <= MOST_HELD && !q->width &&
-                     held < k->axes[q->results.data[0]->axis[1]].size->i);
+    int held = held_columns(k, s) * ROWS * dtype_bytes(p->dtype);
+    return shared_bytes(p, k, s) - held <= target_get(p->target)->shared_bytes;
 }
 
 // As tensor copies and pieces of 16 bytes want them.
@@ -160,23 +168,18 @@ void sm90_add_pairs(TileProgram *p, int kernel) {
 
 // ---- extents
 
-static int registers_of_scores(Knobs s) {
-    int rest = BLOCK_REGISTERS - s.producer_registers - SUMS * s.registers;
-    return rest < MOST_REGISTERS ? rest : MOST_REGISTERS;
-}
-
 bool sm90_bind_apart(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags) {
     Knobs s = shape();
     if (!knobs_take(&s, FORM_SM90_APART, &o->schedule, diags)) return false;
-    if (!fits(p, k, s)) {
-        diag_error(diags, (Span){0}, "schedule: it needs more shared memory than there is");
-        return false;
-    }
     if (registers_of_scores(s) < LEAST_REGISTERS) {
         diag_error(diags, (Span){0},
                    "schedule: it leaves %d registers for a thread of the scores' warpgroup; at "
                    "least %d are needed",
                    registers_of_scores(s), LEAST_REGISTERS);
+        return false;
+    }
+    if (!fits(p, k, s)) {
+        diag_error(diags, (Span){0}, "schedule: it needs more shared memory than there is");
         return false;
     }
     Extents e = extents_of(s);
@@ -301,7 +304,7 @@ static void hand_over(Sm90 *s) {
 void sm90_assign_apart(Sm90 *s) {
     for (TileOp *op = s->k->body.first; op; op = op->next)
         if (op->kind == TILE_LOOP) pass_interval(s->p, s->k, tile_grid_axis(s->k), op->axis, true);
-    int held = held_columns(s->p, s->k, s->shape);
+    int held = held_columns(s->k, s->shape);
     if (held) hold_queries(s, held);
     for (TileOp *op = tile_next(&s->k->body, NULL); op; op = tile_next(&s->k->body, op)) {
         if (op->kind == TILE_LOOP || op->kind == TILE_YIELD || op->role) continue;

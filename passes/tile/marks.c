@@ -39,6 +39,23 @@ static bool knows_the_next(const TileOp *map, int axis) {
            !ex_reads(loop->index);
 }
 
+static bool gives_tiles(const TileOp *role) {
+    for (const TileOp *op = tile_next(&role->body, NULL); op; op = tile_next(&role->body, op))
+        if (op->kind == TILE_GIVE && op->args.data[1]->rank == 2) return true;
+    return false;
+}
+
+// Elements and their sums, of a warpgroup that makes them for others: each of its warps has a scheduler to itself, and nothing to do while it waits.
+static bool is_alone(const TileOp *map) {
+    const TileOp *role = tile_role_of(map);
+    bool sums = false, makes = false;
+    for (int i = 0; i < map->outs.n; i++) {
+        sums |= map->outs.data[i].reduce == EX_ROWSUM;
+        makes |= map->outs.data[i].reduce == EX_CONST && map->results.data[i]->rank == 2;
+    }
+    return sums && makes && role->warpgroups == 1 && gives_tiles(role);
+}
+
 static unsigned marks_of(const TileProgram *p, const TileKernel *k, const TileOp *map) {
     int columns = column_axis(k, map);
     unsigned marks = 0;
@@ -48,6 +65,7 @@ static unsigned marks_of(const TileProgram *p, const TileKernel *k, const TileOp
     }
     if (!tile_role_of(map)) return marks;
     if (reads_diagonals(map)) marks |= 1u << TILE_DIAGONALS;
+    if (is_alone(map)) marks |= 1u << TILE_LATE;
     if (is_sigmoids(map)) marks |= 1u << TILE_HALVES;
     return marks;
 }

@@ -140,8 +140,8 @@ TEST_EACH(real_extents_are_right, 0, 6) {
 }
 
 // Values too wide for one warpgroup, of queries of one head and of a group's; v in k, and beside it; rows of their own.
-// With three stages columns of q stay in registers, and weights are given a step late; two are asked for.
-ARENA_TEST_EACH(wide_values_are_right, 0, 6) {
+// Columns of q stay in registers; with three stages weights are given a step late; two are asked for. Scores that rise move shifts far.
+ARENA_TEST_EACH(wide_values_are_right, 0, 7) {
     static const char *const dims[] = {
         "dim D = 576, Dv = 512; share v = k;",
         "dim D = 264;",
@@ -150,20 +150,22 @@ ARENA_TEST_EACH(wide_values_are_right, 0, 6) {
         "input k_pe: bf16[B, 1, Sk, 24];",
         "dim D = 576, Dv = 512; share v = k;",
         "dim D = 512, Dv = 512; share v = k; input q_pe: bf16[B, H, Sq, 24];"
-        "input k_pe: bf16[B, 1, Sk, 24];"};
-    static const char *const extra = " + dot(q_pe, k_pe)";
+        "input k_pe: bf16[B, 1, Sk, 24];",
+        "dim D = 576, Dv = 512; share v = k;"};
+    static const char *const extra = " + dot(q_pe, k_pe)",
+                             *const rising = "modify(s, b, h, i, j) = s + 0.9 * j;";
     static const PuLaunch few = {1, 4, 2, 1, 70, 69}, many = {1, 1, 1, 66, 70, 4},
                           pairs = {1, 68, 1, 1, 200, 199};
     const char *text = arena_printf(
         a,
-        "attention t { %s score(q, k) = (dot(q, k)%s) * 0.05; mask(b, h, i, j) = j <= i;"
+        "attention t { %s score(q, k) = (dot(q, k)%s) * 0.05; %s mask(b, h, i, j) = j <= i;"
         "normalize(s) { let m = rowmax(s); let e = exp(s - m); return e / rowsum(e); } }",
-        dims[_i], _i == 3 || _i == 5 ? extra : "");
+        dims[_i], _i == 3 || _i == 5 ? extra : "", _i == 6 ? rising : "");
     PassOptions o = options();
     Diags diags = diag_list(a);
     Variant *v;
     o.split = true;
-    if (_i > 3) o.schedule = pu_knobs("keys=64,stages=2,producer_registers=56");
+    if (_i == 4 || _i == 5) o.schedule = pu_knobs("keys=64,stages=2,producer_registers=56");
     const Stream *stream = pu_stream(a, "wide", text, 0, &v);
     TileProgram *p = pass_pipeline(a, stream, &o, &diags);
     ck_assert_ptr_nonnull(p);

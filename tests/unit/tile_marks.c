@@ -52,7 +52,7 @@ ARENA_TEST(parts_go_on) {
 }
 
 // A tile that one role after the other reads: the next one of the loop is asked for. Queries have no loop.
-ARENA_TEST(fills_ahead) {
+static const char *scores_apart(Arena *a) {
     Diags diags = diag_list(a);
     Text t = text_new(a);
     PassOptions o = {.target = *target_get(TARGET_SM90A), .dtype = DT_BF16};
@@ -61,11 +61,24 @@ ARENA_TEST(fills_ahead) {
     TileProgram *p = pass_pipeline(a, pu_stream(a, "mla", mla, 0, NULL), &o, &diags);
     ck_assert_ptr_nonnull(p);
     tile_print(&t, p);
-    static const char keys[] = "N:, D:] ahead", queries[] = "columns 384 from 192\n";
-    ck_assert(holds(a, t.s, keys, keys) && holds(a, t.s, keys, "N:, D:]"));
-    ck_assert(holds(a, t.s, queries, queries));
-    ck_assert(!holds(a, t.s, queries, "columns 384 from 192 ahead\n"));
-    ck_assert(!holds(a, t.s, keys, "N:, D:] pairs"));
+    return t.s;
+}
+
+ARENA_TEST(fills_ahead) {
+    const char *text = scores_apart(a);
+    static const char keys[] = "N:, D:] ahead", queries[] = "columns 192 from 384\n";
+    ck_assert(holds(a, text, keys, keys) && holds(a, text, keys, "N:, D:]"));
+    ck_assert(holds(a, text, queries, queries));
+    ck_assert(!holds(a, text, queries, "columns 192 from 384 ahead\n"));
+    ck_assert(!holds(a, text, keys, "N:, D:] pairs"));
+}
+
+// Of the warpgroup that makes weights for others; not of maps without a sum.
+ARENA_TEST(sums_late) {
+    const char *text = scores_apart(a), *causal = schedule(a, "causal", TARGET_SM90A);
+    ck_assert(holds(a, text, "} late\n", "} late\n") && holds(a, text, "} late\n", "}\n"));
+    ck_assert(!holds(a, text, "rowmax over N of %dot5 }", "rowmax over N of %dot5 } late"));
+    ck_assert_ptr_null(strstr(causal, " late"));
 }
 
 ARENA_TEST(first_keys) {
