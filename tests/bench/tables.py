@@ -18,8 +18,6 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path.insert(0, os.path.join(ROOT, "tests/gpu"))
 import chart  # noqa: E402
 
-PEERS = {"cudnn": "cuDNN", "fa3": "FlashAttention-3", "flash": "FlashAttention-2", "flex": "FlexAttention", "formula": "torch.compile",
-         "flashmla": "FlashMLA", "fla": "fla"}  # fmt: skip
 LAYOUTS = {"dense": "dense", "ragged": "ragged", "paged:16": "pages of 16", "paged:64": "pages of 64", "paged:256": "pages of 256"}
 CURRENT = "h100"  # of which the README and its chart tell
 CASES = {"softmax": "softmax, full", "causal": "softmax, causal", "window": "sliding window of 1024", "softcap": "soft cap 20, causal",
@@ -49,6 +47,10 @@ def rate(tflops):
     return f"{tflops:.0f}" if tflops >= 10 else f"{tflops:.1f}"
 
 
+def newest(times):
+    return {n: t for n, t in times.items() if not (n == "flash" and "fa3" in times)}
+
+
 def ratio(row, name, key="ms"):
     """A peer's time over ours; bold where it is faster."""
     x = row["times"][name][key] / row["times"]["ours"][key]
@@ -57,9 +59,8 @@ def ratio(row, name, key="ms"):
 
 def peers(group, key="ms"):
     """Each peer's time over ours, in every row of the group."""
-    times = group[0]["times"]
-    names = [n for n, t in times.items() if n != "ours" and key in t and not (n == "flash" and "fa3" in times)]
-    return ", ".join(PEERS[n] + " " + " / ".join(ratio(r, n, key) for r in group) for n in names)
+    names = [n for n, t in newest(group[0]["times"]).items() if n != "ours" and key in t]
+    return ", ".join(chart.NAMES[n] + " " + " / ".join(ratio(r, n, key) for r in group) for n in names)
 
 
 def groups(rows):
@@ -175,12 +176,13 @@ def counted(found):
 
 
 def first_of_each(found):
-    """One row of each variant, the first with 128 columns, or else the first: for the README."""
+    """One row of each variant, the first with 128 columns, or else the first, without FlashAttention-2 beside its successor: for the README."""
     first = {}
     for r in sorted(found["rows"], key=lambda r: r["sizes"]["D"] != 128):
         if r["sizes"]["Sq"] > 1:
             first.setdefault(r["source"], r)
-    return {**found, "rows": [first[s] for s in dict.fromkeys(r["source"] for r in found["rows"]) if s in first]}
+    rows = [first[s] for s in dict.fromkeys(r["source"] for r in found["rows"]) if s in first]
+    return {**found, "rows": [{**r, "times": newest(r["times"])} for r in rows]}
 
 
 PHASES = {"bench": gpu, "backward": gpu, "serving": serving, "recurrences": recurrences}

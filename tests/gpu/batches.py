@@ -193,6 +193,7 @@ def measure(torch, row, _, folder, options, bench):
     runs, failed = bench.running({"ours": lambda: batch.ours(kernel), **{n: getattr(batch, n) for n in batch.peers()}})
     errors = {n: batch.error(f()) for n, f in runs.items()}
     t = bench.medians(torch, runs)
-    times = {n: {"ms": t[n], "tflops": batch.flop() / t[n] * 1e-9, "tbps": batch.bytes() / t[n] * 1e-9, "error": errors[n]} for n in runs}
+    times = {n: {"ms": t[n], "tflops": batch.flop() / t[n] * 1e-9, "tbps": batch.bytes() / t[n] * 1e-9, "error": errors[n]} for n in t}
+    failed.update((n, "no graph holds it") for n in runs if n not in t)
     sizes = {"H": batch.H, "Hkv": batch.Hkv, "D": batch.D, "Dv": batch.Dv, "sequences": len(batch.sequences), "Tq": len(batch.q), "Tk": len(batch.k)}
     return {"source": name, "phase": "serving", "layout": layout, "sizes": sizes, "times": times, "failed": failed}

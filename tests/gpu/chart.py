@@ -7,6 +7,8 @@ import sys
 from xml.sax.saxutils import escape
 
 COLOURS = {"ours": "#2563eb", "cudnn": "#9ca3af", "flash": "#d1d5db", "fa3": "#6b7280", "flex": "#d6b37a", "formula": "#c4b5d6"}
+NAMES = {"ours": "attnc", "cudnn": "cuDNN", "fa3": "FlashAttention-3", "flash": "FlashAttention-2", "flex": "FlexAttention", "formula": "torch.compile",
+         "flashmla": "FlashMLA", "fla": "fla"}  # fmt: skip
 LEFT, WIDTH, BAR, GAP, TOP = 250, 620, 13, 12, 66
 
 
@@ -25,8 +27,8 @@ def label(row):
 def legend(names):
     out, x = [], LEFT
     for n in names:
-        out += [f'<rect x="{x}" y="30" width="11" height="11" fill="{COLOURS.get(n, "#9ca3af")}"/>', text(x + 15, 40, n)]
-        x += 30 + 8 * len(n)
+        out += [f'<rect x="{x}" y="30" width="11" height="11" fill="{COLOURS.get(n, "#9ca3af")}"/>', text(x + 15, 40, NAMES.get(n, n))]
+        x += 30 + 8 * len(NAMES.get(n, n))
     return out
 
 

@@ -94,6 +94,7 @@ class Case:
         from fla.ops.gated_delta_rule import chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
         from fla.ops.gla import chunk_gla, fused_recurrent_gla
         from fla.ops.kda import chunk_kda, fused_recurrent_kda
+        from fla.ops.retention import chunk_retention, fused_recurrent_retention
         from fla.ops.simple_gla import chunk_simple_gla, fused_recurrent_simple_gla
 
         step = self.phase == "step"
@@ -106,17 +107,18 @@ class Case:
         elif self.name == "gla":
             call = (chunk_gla, fused_recurrent_gla)[step]
             named["gk" if step else "g"] = decay
+        elif self.name == "retnet":
+            call = (chunk_retention, fused_recurrent_retention)[step]
         else:
             call = (chunk_simple_gla, fused_recurrent_simple_gla)[step]
-            named["g"] = decay
-            if self.name == "mamba2":
-                named["scale"], k = 1.0, (k * self.given["dt"].transpose(1, 2)[..., None]).bfloat16()
+            named.update(g=decay, scale=1.0)
+            k = (k * self.given["dt"].transpose(1, 2)[..., None]).bfloat16()
         if step:
             named.update(initial_state=self.state, output_final_state=True)
         if self.phase != "bwd":
             return lambda: call(q, k, v, **named)[0].transpose(1, 2)
         leaves = [x.detach().requires_grad_() for x in (q, k, v)]
-        learned = [x.requires_grad_() for n, x in named.items() if n in ("g", "gk", "beta")] if self.name != "retnet" else []
+        learned = [x.requires_grad_() for n, x in named.items() if n in ("g", "beta")]
         stream = self.torch.cuda.Stream()  # that of the forward is the backward's
         with self.torch.cuda.stream(stream):
             o = call(*leaves, **named)[0]
@@ -184,6 +186,7 @@ def measure(torch, row, _, folder, options, bench):
     makers = {"ours": lambda: case.ours(kernel), **{n: getattr(case, n) for n in case.peers()}}
     runs, failed = bench.running({n: lambda n=n, make=make: checked(n, make) for n, make in makers.items()})
     t = bench.medians(torch, runs, streams={"fla": getattr(case, "stream", None)})
-    times = {n: {"ms": t[n], "tflops": case.flop() / t[n] * 1e-9, "tbps": case.bytes() / t[n] * 1e-9, "error": errors[n]} for n in runs}
+    times = {n: {"ms": t[n], "tflops": case.flop() / t[n] * 1e-9, "tbps": case.bytes() / t[n] * 1e-9, "error": errors[n]} for n in t}
+    failed.update((n, "no graph holds it") for n in runs if n not in t)
     sizes = dict(zip(("B", "H", "Hkv", "Sq", "Sk", "D", "Dv"), (size[0], size[1], size[1], size[2], size[2], *size[3:])))
     return {"source": name, "phase": phase, "sizes": sizes, "times": times, "failed": failed}
