@@ -28,9 +28,36 @@ static Bounds times(Bounds a, Bounds b) {
                     fmax(fmax(v[0], v[1]), fmax(v[2], v[3]))};
 }
 
+enum { MOST_FACTORS = 16, MOST_STEPS = 64 };
+
+typedef struct Odd { // the factors that stand an odd number of times
+    const Ex *e[MOST_FACTORS];
+    int n, steps;
+} Odd;
+
+static bool find_odd(Odd *odd, const Ex *e) {
+    while (e->op == EX_ROUNDED) e = e->args[0];
+    if (++odd->steps > MOST_STEPS || odd->n == MOST_FACTORS) return false;
+    if (e->op == EX_MUL)
+        return e->args[0] == e->args[1] ||
+               (find_odd(odd, e->args[0]) && find_odd(odd, e->args[1]));
+    int i = 0;
+    while (i < odd->n && odd->e[i] != e) i++;
+    if (i < odd->n)
+        odd->e[i] = odd->e[--odd->n];
+    else
+        odd->e[odd->n++] = e;
+    return true;
+}
+
+bool bounds_is_square(const Ex *e) {
+    Odd odd = {.n = 0};
+    return e->op == EX_MUL && e->type == EX_F32 && find_odd(&odd, e) && odd.n == 0;
+}
+
 static Bounds product(const Ex *e, const Bounds *a) {
     Bounds b = times(a[0], a[1]);
-    if (e->args[0] == e->args[1]) b.lo = fmax(b.lo, 0);
+    if (bounds_is_square(e)) b.lo = fmax(b.lo, 0);
     return b;
 }
 

@@ -19,6 +19,8 @@ Bounds bounds_within(double size);
 double bounds_size(Bounds b);              // the largest magnitude
 double bounds_product(double a, double b); // 0 by an infinity is 0
 Bounds bounds_over(Bounds a, Bounds b, const BoundsRule *rule);
+// Whether each factor of a product stands an even number of times: it is never negative.
+bool bounds_is_square(const Ex *e);
 Bounds bounds_of_constant(const Ex *e);
 // Of an operation by its arguments'. -inf in a `select` is a masked key, and not a number.
 Bounds bounds_of_operation(const Ex *e, const Bounds *args, const BoundsRule *rule);

@@ -214,6 +214,7 @@ static ClassSet number(const Ex *e, const unsigned *a, const ClassEnv *env) {
     case EX_FMA: return pairs(binary, EX_ADD, pairs(binary, EX_MUL, a[0], a[1]), a[2]);
     case EX_MUL:
         if (e->args[0] == e->args[1]) return each(unary(EX_ABS), a[0]);
+        if (bounds_is_square(e)) return each(unary(EX_ABS), pairs(binary, EX_MUL, a[0], a[1]));
         break;
     case EX_DIV:
     case EX_RCP: // what is known beforehand is no zero to divide by: the formula itself would have

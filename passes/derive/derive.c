@@ -196,7 +196,8 @@ static bool is_bare_sum(Derive *d, int k, int sweep) {
     if (r->op != EX_ROWSUM || !d->needed[k] || d->sweep[k] != sweep) return false;
     const Ex *f = d->out->finished.data[k];
     return f->op == EX_SYM && f->sym == SYM_STATE && d->out->states.data[f->index].shift < 0 &&
-           d->out->states.data[f->index].scale < 0 && !(d->full[k] & (CL_NAN | CL_NINF | CL_NEG));
+           d->out->states.data[f->index].scale < 0 &&
+           (!(d->full[k] & (CL_NAN | CL_NINF | CL_NEG)) || row_not_negative(d->row, d->reduced[k]));
 }
 
 enum { MOST_ABOVE = 24 }; // log2

@@ -74,13 +74,19 @@ static Magnitude of_symbol(Walk *w, const Ex *e) {
     return limited(m.least, m.most + (r->op == EX_ROWSUM ? KEYS : 0));
 }
 
+static bool is_sum_of_positive(const Walk *w, const Ex *e) {
+    return e->op == EX_ADD && row_least(w->row, e->args[0]) >= 0 &&
+           row_least(w->row, e->args[1]) >= 0;
+}
+
 static Magnitude either(Walk *w, const Ex *e, int first) {
     Magnitude a = magnitude(w, e->args[first]), b = magnitude(w, e->args[first + 1]);
-    bool sum = e->op == EX_ADD || e->op == EX_SUB;
+    bool sum = e->op == EX_ADD || e->op == EX_SUB, cancels = sum && !is_sum_of_positive(w, e);
     double least = fmin(a.least, b.least), most = fmax(a.most, b.most) + sum;
     const Ex *right = e->args[first + 1];
+    if (sum && !cancels) least = fmax(least, log2(row_least(w->row, e)));
     if (e->op == EX_MAX && right->op == EX_CONST && right->f > 0) least = b.least;
-    return limited(sum ? fmin(least, LEAST) : least, fmin(most, log2(row_most(w->row, e))));
+    return limited(cancels ? fmin(least, LEAST) : least, fmin(most, log2(row_most(w->row, e))));
 }
 
 static NfRow nf_row(const Walk *w) {

@@ -457,9 +457,11 @@ static bool is_written(const Ctx *c, const Ex *e) {
            (e->op == EX_MUL && is_node(c, simp_2(c->p, EX_MUL, e->args[1], e->args[0])));
 }
 
-static bool in_range(const Ctx *c, const Ex *e) {
+// An element that its factor makes no larger vanishes only where the formula's number does.
+static bool in_range(const Ctx *c, const Ex *e, const Ex *factor) {
     Magnitude m = row_magnitude(c->row->program, e);
-    return m.least >= MAGNITUDE_LEAST && m.most <= MAGNITUDE_MOST;
+    bool above = factor && row_magnitude(c->row->program, factor).most <= 0;
+    return (m.least >= MAGNITUDE_LEAST || above) && m.most <= MAGNITUDE_MOST;
 }
 
 // Too large beside v and other keys, if not by itself.
@@ -481,13 +483,14 @@ static const Ex *scale_value(Ctx *c, const Ex *scale) {
 
 static bool choose_bare(Ctx *c, const Nf *n, NormalForm *out) {
     const Ex *u = or_const(c, with_exponent(c, n, n->u), 1),
-             *factor = times(c, n->factor, scale_value(c, n->scale));
+             *factor = times(c, n->factor, scale_value(c, n->scale)),
+             *later = times(c, factor, n->known);
     bool power = has_exponent(n) && !n->shift; // exp(a) * exp(b), one of which may be written alone
     bool wide = (factor || (n->known && ex_uses(n->known, SYM_R, -1))) && is_wide(c, u);
-    if (!in_range(c, u) && !is_written(c, u) && !(power && !n->u)) return false;
+    if (!in_range(c, u, later) && !is_written(c, u) && !(power && !n->u)) return false;
     if (wide && !factor) return false; // better as it is written
     *out = (NormalForm){
-        .elem = u, .shift = n->shift, .factor = deferred(times(c, factor, n->known)), .wide = wide};
+        .elem = u, .shift = n->shift, .factor = deferred(later), .wide = wide};
     return true;
 }
 

@@ -23,7 +23,10 @@ bool row_dots_small(const RowProgram *row, const Ex *e);
 // How large |e| can be where dot products, squared norms and float inputs that no score reads are within 2^64.
 double row_most(const RowProgram *row, const Ex *e);
 
-// Whether e is never below 0, whatever scores are.
+// What e is never below, whatever scores are.
+double row_least(const RowProgram *row, const Ex *e);
+
+// Whether that is 0 or more.
 bool row_not_negative(const RowProgram *row, const Ex *e);
 
 // Whether |e| is never above `most`, however large dot products and inputs are.

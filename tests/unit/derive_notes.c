@@ -35,6 +35,39 @@ static void expect_note(const char *body, const char *says, const char *points_a
     expect_notes("", body, says, points_at, NULL, NULL);
 }
 
+// Of clauses after `score`.
+static void expect_sweeps(const char *clauses, int sweeps) {
+    Arena *a = arena_new();
+    const char *text = arena_printf(a,
+                                    "import std.math; import std.normalization; attention t { "
+                                    "dim D = 8; input g: f32[B, Hkv, Sk]; score(q, k) = dot(q, k) "
+                                    "* rsqrt(D); %s }",
+                                    clauses);
+    Diags diags = diag_list(a);
+    FeOptions o = {.path = "t.attn", .text = text, .text_bytes = strlen(text), .stdlib = "stdlib"};
+    FeStatus status;
+    Module *m = fe_load(a, &diags, &o, &status);
+    ck_assert_msg(m != NULL, "%s", text);
+    Stream *s = pass_derive(a, fe_lower(a, &diags, fe_find(m, NULL)), &diags);
+    ck_assert_msg(s->nsweeps == sweeps, "%s", text);
+    arena_free(a);
+}
+
+// A number that a formula holds in its bounds does so however it is written.
+TEST(bounds_are_found_in_other_words) {
+    static const struct {
+        const char *clauses;
+        int sweeps;
+    } of[] = {
+        {"value(v, b, h, j) = v * sigmoid(g[b, h, j]); normalize(s) = softmax(s);", 1},
+        {"value(v, b, h, j) = v / (1 + exp(g[b, h, j])); normalize(s) = softmax(s);", 1},
+        {"value(v, b, h, j) = v * exp(g[b, h, j]); normalize(s) = softmax(s);", 2},
+        {"modify(s) = max(s, 0) * max(s, 0); normalize(s) = s / max(rowsum(s), 1e-6);", 1},
+        {"modify(s) = max(s, 0) * s; normalize(s) = s / max(rowsum(abs(s)), 1e-6);", 1},
+    };
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) expect_sweeps(of[i].clauses, of[i].sweeps);
+}
+
 // Also by one that the compiler has a meaning of its own for, such as p.
 TEST(a_reduction_is_named_by_its_let) {
     expect_note("let mean = rowsum(s); let p = rowsum((s - mean) * (s - mean)); return s / p;",

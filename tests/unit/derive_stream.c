@@ -403,6 +403,16 @@ static const struct {
     {"m = rowmax s; l = rowsum exp((s - m)); w = pow((exp((s - m)) / l), 2.0)", 1, 2, true, true},
     {"m = rowmax s; l = rowsum exp((s - m)); w = sqrt((exp((s - m)) / l))", 1, 2, true, true},
     {"m = rowmax s; l = rowsum exp((s - m)); w = ((exp((s - m)) / l) * s)", 1, 2, true, true},
+    // ... times a gate: it makes no weight larger
+    {"m = rowmax s; l = rowsum exp((s - m)); w = ((exp((s - m)) / l) * sigmoid(s))", 1, 2, true,
+     true},
+    {"m = rowmax s; l = rowsum exp((s - m)); w = ((exp((s - m)) / l) / (1.0 + exp(s)))", 1, 2, true,
+     true},
+    {"m = rowmax s; l = rowsum exp((s - m)); w = ((exp((s - m)) / l) * exp((s * s)))", 2, 2, false,
+     false},
+    // products of equal factors are never negative, however they are written
+    {"l = rowsum (((s * s) * s) * s); w = ((((s * s) * s) * s) / l)", 1, 2, false, true},
+    {"l = rowsum ((s * s) * s); w = (((s * s) * s) / l)", 2, 1, false, false},
     // two terms that share a shift; where it does not bound the second, the maximum must be known
     {"m = rowmax s; l = rowsum exp((s - max(m, sink))); w = ((exp((s - max(m, sink))) + exp((sink "
      "- max(m, sink)))) / (l + 1.0))",
