@@ -39,8 +39,7 @@ static bool find_odd(Odd *odd, const Ex *e) {
     while (e->op == EX_ROUNDED) e = e->args[0];
     if (++odd->steps > MOST_STEPS || odd->n == MOST_FACTORS) return false;
     if (e->op == EX_MUL)
-        return e->args[0] == e->args[1] ||
-               (find_odd(odd, e->args[0]) && find_odd(odd, e->args[1]));
+        return e->args[0] == e->args[1] || (find_odd(odd, e->args[0]) && find_odd(odd, e->args[1]));
     int i = 0;
     while (i < odd->n && odd->e[i] != e) i++;
     if (i < odd->n)

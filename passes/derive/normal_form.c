@@ -489,8 +489,7 @@ static bool choose_bare(Ctx *c, const Nf *n, NormalForm *out) {
     bool wide = (factor || (n->known && ex_uses(n->known, SYM_R, -1))) && is_wide(c, u);
     if (!in_range(c, u, later) && !is_written(c, u) && !(power && !n->u)) return false;
     if (wide && !factor) return false; // better as it is written
-    *out = (NormalForm){
-        .elem = u, .shift = n->shift, .factor = deferred(later), .wide = wide};
+    *out = (NormalForm){.elem = u, .shift = n->shift, .factor = deferred(later), .wide = wide};
     return true;
 }
 

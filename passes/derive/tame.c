@@ -24,6 +24,14 @@ enum { LEAST_COLUMNS = 64 }; // of a squared norm; each adds up to LARGE
 // What its product with log2(e) rounds, in an exponent, is a factor below 2^12 that a division cancels.
 static const double FAR = 0x1p27;
 
+enum { MOST_GIVEN = 4, MOST_NESTED = 3 };
+
+typedef struct Given { // numbers that are within bounds in an arm of a selection, by its condition
+    const Ex *e[MOST_GIVEN];
+    Bounds within[MOST_GIVEN];
+    int n, nested;
+} Given;
+
 typedef struct Tame {
     const RowProgram *row;
     Arena *scratch;
@@ -34,6 +42,7 @@ typedef struct Tame {
     double input;         // a float input is within this, unless scores read it; 0: none counts
     LimitFacts facts;     // of the mask
     bool moderate;        // positions and sizes count as 1, not as what launches allow
+    Given given;          // in this arm
 } Tame;
 
 static const Bounds sign = {-1, 1}, share = {0, 1};
@@ -104,10 +113,45 @@ static bool cuts_position(const Tame *t, const Ex *e) {
     return t->moderate && cuts && (ex_uses(e, SYM_Q_IDX, 0) || ex_uses(e, SYM_KV_IDX, 0));
 }
 
+static Bounds both(Bounds a, Bounds b) { return (Bounds){fmax(a.lo, b.lo), fmin(a.hi, b.hi)}; }
+
+static void give(Given *g, const Ex *e, Bounds b) {
+    if (e->op == EX_ABS) give(g, e->args[0], bounds_within(b.hi));
+    if (g->n == MOST_GIVEN) return;
+    g->e[g->n] = e;
+    g->within[g->n++] = b;
+}
+
+// What a condition says where it is `truth`. A comparison with NaN says nothing of a number.
+static void give_condition(Given *g, const Ex *e, bool truth, int depth) {
+    const Ex *a = e->nargs ? e->args[0] : NULL, *b = e->nargs > 1 ? e->args[1] : NULL;
+    if (depth == MOST_NESTED) return;
+    if (e->op == EX_NOT) give_condition(g, a, !truth, depth + 1);
+    if (e->op == (truth ? EX_AND : EX_OR)) {
+        give_condition(g, a, truth, depth + 1);
+        give_condition(g, b, truth, depth + 1);
+    }
+    if ((e->op != EX_LT && e->op != EX_LE) || a->type != EX_F32) return;
+    if (b->op == EX_CONST)
+        give(g, a, truth ? (Bounds){-INFINITY, b->f} : (Bounds){b->f, INFINITY});
+    else if (a->op == EX_CONST)
+        give(g, b, truth ? (Bounds){a->f, INFINITY} : (Bounds){-INFINITY, a->f});
+}
+
+static Bounds of_arm(Tame *t, const Ex *e, int arm) {
+    Tame in = *t;
+    if (e->args[arm]->nargs && in.given.nested++ < MOST_NESTED)
+        give_condition(&in.given, e->args[0], arm == 1, 0);
+    if (in.given.n == t->given.n) return bounds_of(t, e->args[arm]);
+    in.known = (ExMemo){0};
+    return bounds_of(&in, e->args[arm]);
+}
+
 // An exponential that grows with dot products is as good as unbounded.
 static Bounds of_operation(Tame *t, const Ex *e) {
     Bounds a[3] = {share, share, share};
-    for (int i = 0; i < e->nargs && i < 3; i++) a[i] = bounds_of(t, e->args[i]);
+    for (int i = 0; i < e->nargs && i < 3; i++)
+        a[i] = e->op == EX_SELECT && i ? of_arm(t, e, i) : bounds_of(t, e->args[i]);
     Bounds b = bounds_of_operation(e, a, &rule);
     if (!t->moderate) b = limits_of_distance(e, b, &t->facts);
     if (cuts_position(t, e)) b = bounds_within(fmax(bounds_size(a[0]), bounds_size(a[1])));
@@ -134,6 +178,8 @@ static Bounds bounds_of(Tame *t, const Ex *e) {
     for (int i = 0; i < n; i++) {
         Bounds *b = ARENA_NEW(t->scratch, Bounds);
         *b = of_node(t, order[i]);
+        for (int k = 0; k < t->given.n; k++)
+            if (t->given.e[k] == order[i]) *b = both(*b, t->given.within[k]);
         if (isnan(b->lo) || isnan(b->hi)) *b = bounds_unknown;
         ex_memo_put(t->scratch, &t->known, order[i], b);
     }

@@ -62,6 +62,9 @@ TEST(bounds_are_found_in_other_words) {
         {"value(v, b, h, j) = v * sigmoid(g[b, h, j]); normalize(s) = softmax(s);", 1},
         {"value(v, b, h, j) = v / (1 + exp(g[b, h, j])); normalize(s) = softmax(s);", 1},
         {"value(v, b, h, j) = v * exp(g[b, h, j]); normalize(s) = softmax(s);", 2},
+        {"value(v, b, h, j) = v * softplus(g[b, h, j]); normalize(s) = softmax(s);", 1},
+        {"modify(s) = softplus(s); normalize(s) = s / rowsum(s);", 1},
+        {"modify(s) = !(s < 0 || s > 9) ? s * sqrt(s) : 0; normalize(s) = s / rowsum(s);", 1},
         {"modify(s) = max(s, 0) * max(s, 0); normalize(s) = s / max(rowsum(s), 1e-6);", 1},
         {"modify(s) = max(s, 0) * s; normalize(s) = s / max(rowsum(abs(s)), 1e-6);", 1},
     };
