@@ -112,14 +112,25 @@ static Status wrong_of_gradient(int64_t *wrong, Slack *s, const Binding *b, cons
     return STATUS_DONE;
 }
 
+static const double FAR = 0x1p100; // from here products with rows and sums of them may leave f32
+
+double verdict_reach(const Binding *b, const Oracle *x) {
+    double most = 0;
+    for (int i = 0; i < b->sig->args.n && b->sig->recurrence; i++)
+        for (int64_t k = 0; x->out[i] && k < b->tensor[i].count; k++)
+            if (isfinite(x->out[i][k])) most = fmax(most, fabs(x->out[i][k]));
+    return most > FAR ? most : 0;
+}
+
 // Where the reference's gradient is not finite, or that of the formula as written leaves f32, nothing is asked of a kernel; nor anywhere
-// where a state leaves f32, which the gradients of all positions go through.
-static unsigned char *finite_only(const Slack *s, const Oracle *x, int i, int64_t n) {
+// where a state leaves f32 or comes near its end, which the gradients of all positions go through.
+static unsigned char *finite_only(const Slack *s, const Binding *b, const Oracle *x, int i) {
+    int64_t n = b->tensor[i].count;
     const double *written = s->asked ? s->written.out[i] : NULL;
     unsigned char *open = calloc((size_t)n + 1, 1);
+    bool all = x->open.beyond > 0 || verdict_reach(b, x) > 0;
     for (int64_t k = 0; open && k < n; k++)
-        open[k] = x->open.beyond > 0 || !isfinite(x->out[i][k]) ||
-                  (written && !isfinite((float)written[k]));
+        open[k] = all || !isfinite(x->out[i][k]) || (written && !isfinite((float)written[k]));
     return open;
 }
 
@@ -135,7 +146,7 @@ static unsigned char *of_one_sequence(const Binding *b, int i, unsigned char *op
 }
 
 static unsigned char *not_compared(const Slack *s, const Binding *b, const Oracle *x, int i) {
-    return of_one_sequence(b, i, finite_only(s, x, i, b->tensor[i].count));
+    return of_one_sequence(b, i, finite_only(s, b, x, i));
 }
 
 // ---- rows: a wrong one among many hardly shows in the norm of all
@@ -252,4 +263,8 @@ Status verdict_of(Verdict *v, Slack *s, const Binding *b, Oracle *x, int arg, do
 
 bool verdict_good(const Verdict *v) {
     return v->error.relative <= v->most && v->off <= v->may && !v->error.wrong;
+}
+
+bool verdict_blind(const Verdict *v) {
+    return v->error.relative > v->bound && v->most >= 1 && !v->error.wrong;
 }

@@ -36,5 +36,9 @@ typedef struct Verdict {
 // Of an output or gradient `arg`; bound: of outputs of the type. x: after oracle_run with ORACLE_OPEN, oracle_leave_out, and of gradients oracle_mute.
 Status verdict_of(Verdict *v, Slack *s, const Binding *b, Oracle *x, int arg, double bound);
 bool verdict_good(const Verdict *v);
+// Whether rounding may be as large as what it is compared with: then it shows nothing.
+bool verdict_blind(const Verdict *v);
+// The largest number of a recurrence where that is so near to the end of f32 that gradients are not compared; else 0.
+double verdict_reach(const Binding *b, const Oracle *x);
 
 #endif
