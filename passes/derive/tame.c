@@ -24,7 +24,7 @@ enum { LEAST_COLUMNS = 64 }; // of a squared norm; each adds up to LARGE
 // What its product with log2(e) rounds, in an exponent, is a factor below 2^12 that a division cancels.
 static const double FAR = 0x1p27;
 
-enum { MOST_GIVEN = 4, MOST_NESTED = 3 };
+enum { MOST_GIVEN = 4, MOST_NESTED = 3, MOST_IN_ARMS = 1000 }; // nodes
 
 typedef struct Given { // numbers that are within bounds in an arm of a selection, by its condition
     const Ex *e[MOST_GIVEN];
@@ -43,6 +43,7 @@ typedef struct Tame {
     LimitFacts facts;     // of the mask
     bool moderate;        // positions and sizes count as 1, not as what launches allow
     Given given;          // in this arm
+    int *in_arms;         // nodes looked at under conditions; beyond MOST_IN_ARMS none hold
 } Tame;
 
 static const Bounds sign = {-1, 1}, share = {0, 1};
@@ -140,7 +141,7 @@ static void give_condition(Given *g, const Ex *e, bool truth, int depth) {
 
 static Bounds of_arm(Tame *t, const Ex *e, int arm) {
     Tame in = *t;
-    if (e->args[arm]->nargs && in.given.nested++ < MOST_NESTED)
+    if (e->args[arm]->nargs && *t->in_arms < MOST_IN_ARMS && in.given.nested++ < MOST_NESTED)
         give_condition(&in.given, e->args[0], arm == 1, 0);
     if (in.given.n == t->given.n) return bounds_of(t, e->args[arm]);
     in.known = (ExMemo){0};
@@ -175,6 +176,7 @@ static Bounds bounds_of(Tame *t, const Ex *e) {
     const Ex **order;
     if (known) return *known;
     int n = ex_order_beyond(t->scratch, &t->known, e, &order);
+    if (t->given.n) *t->in_arms += n;
     for (int i = 0; i < n; i++) {
         Bounds *b = ARENA_NEW(t->scratch, Bounds);
         *b = of_node(t, order[i]);
@@ -239,8 +241,10 @@ typedef enum Counted { AS_ONE, AS_THEY_ARE, NOT } Counted;
 
 static double size_with(const RowProgram *row, const Ex *e, double dot, double norm,
                         Counted positions, Counted inputs) {
+    int in_arms = 0;
     Tame any = {row,
                 arena_new(),
+                .in_arms = &in_arms,
                 .dot = INFINITY,
                 .norm = INFINITY,
                 .input = inputs == NOT ? 0 : INFINITY,
@@ -269,7 +273,9 @@ bool row_dots_small(const RowProgram *row, const Ex *e) {
 }
 
 static Bounds where(const RowProgram *row, const Ex *e, double size) {
-    Tame t = {row, arena_new(), .dot = size, .norm = size, .input = size, .facts = row_facts(row)};
+    int in_arms = 0;
+    Tame t = {row,          arena_new(),   .in_arms = &in_arms,    .dot = size,
+              .norm = size, .input = size, .facts = row_facts(row)};
     Bounds b = bounds_of(&t, e);
     arena_free(t.scratch);
     return b;
