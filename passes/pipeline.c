@@ -189,9 +189,10 @@ TileProgram *pass_recurrence_algorithm(Arena *a, const Chunk *c, const PassOptio
     return algorithm(pass_build_recurrence(a, c, o, 0), o, diags);
 }
 
-// A matrix instruction has 16. AMD's short chunks are of that kind already.
+// A matrix instruction has 16. Chunks of AMD and of the host are short.
 static int few_positions(const Target *t) {
-    return t->kind == KIND_HOST ? 2 : t->kind == KIND_NVPTX ? PASS_FEW_POSITIONS : 0;
+    enum { ALONE = 2 };
+    return t->kind == KIND_NVPTX ? PASS_FEW_POSITIONS : ALONE;
 }
 
 // A sum over the columns of v, or in a backward of k, has all of them: a block has those of a tile.

@@ -309,6 +309,8 @@ static bool bind(TileProgram *p, TileKernel *k, const Need *n, const Knobs *chos
     take_short_chunks(k, n, &own);
     take_fewer_columns(k, n, &own);
     take_few_rows(k, n, &own);
+    int columns = 0;
+    if (k->purpose == PURPOSE_STEPS) columns = pass_steps(p, k, &own.waves);
     if (!pass_tile_columns(p, k, most_columns(n->t), UNIT_COLUMNS, diags)) return false;
     k->schedule =
         (TileSchedule){.lane_axis = -1,
@@ -318,7 +320,7 @@ static bool bind(TileProgram *p, TileKernel *k, const Need *n, const Knobs *chos
                        .knobs = *s};
     // The backward contracts columns of v, too.
     int contracted = wmma(n) ? 16 : 32, values = tile_is_backward(p) ? contracted : s->matrix_rows;
-    Extents e = {rows_of(s), s->keys, contracted, values, most_columns(n->t)};
+    Extents e = {columns ? columns : rows_of(s), s->keys, contracted, values, most_columns(n->t)};
     pass_fit_together(p, k, &e, *s, s->waves, n->elem == 2 ? 32 : s->matrix_rows);
     k->schedule.knobs.keys = e.step;
     pass_bind_all(p, k, &e);

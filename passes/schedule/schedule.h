@@ -121,6 +121,9 @@ bool pass_is_chunk(const TileKernel *k); // of a recurrence
 // In a kernel of a chunk's gradients: whether a value is read in shared memory; what registers hold, and is, is put there.
 bool pass_goes_through(const TileProgram *p, const TileKernel *k, const TileValue *v);
 void pass_put_through(TileProgram *p, TileKernel *k);
+// steps.c: of a recurrence that goes position after position: the columns of a block, and its warps. All values are in registers.
+int pass_steps(const TileProgram *p, TileKernel *k, int *warps);
+int pass_state_lanes(int channels); // that a column of its state is over
 // stateless.c: what needs nothing that a loop carries comes first.
 void pass_stateless_first(TileProgram *p, TileKernel *k);
 bool pass_makes_together(const TileKernel *k); // whether there is anything of the kind

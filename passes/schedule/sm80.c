@@ -370,27 +370,10 @@ static Knobs for_few(const TileProgram *p, const TileKernel *k, Knobs s) {
     return s;
 }
 
-// Lanes that the channels of a column of a state are over: eight, and more where a thread had no room for its share.
-int pass_state_lanes(int channels) {
-    enum { LEAST = 8, MOST = 16, SHARE = 32 };
-    int lanes = LEAST;
-    while (lanes < MOST && pass_padded(channels, 16) / lanes > SHARE) lanes *= 2;
-    return lanes;
-}
-
-// Position after position, over the state in registers. A column's lanes are of one warp, so that no warp waits for another. Rows of the
-// state are read 32 columns at a time, or 16 where a thread's share would be too large (0.98 of the time on an H100).
+// Position after position: a block has as many registers as it asks for.
 static Knobs for_steps(const TileProgram *p, TileKernel *k, Knobs s) {
-    enum { MOST_WARPS = 5, MOST_CHANNELS = 128, SIDE_BY_SIDE = 4, UNIT = 16 };
-    int columns = SIDE_BY_SIDE * target_get(p->target)->lanes / pass_state_lanes(p->D);
-    if (p->D <= MOST_CHANNELS && p->Dv % (2 * columns) == 0) columns *= 2;
-    int parts = pass_padded(p->Dv, columns > UNIT ? columns : UNIT) / columns;
-    s.warps = tile_sums_over(k, tile_grid_axis(k)) ? parts : MOST_WARPS; // a sum has all columns
-    while (parts % s.warps || columns * s.warps % UNIT) s.warps--;
-    s.rows = columns * s.warps;
+    s.rows = pass_steps(p, k, &s.warps);
     s.blocks = 1;
-    for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        for (int i = 0; i < op->results.n; i++) op->results.data[i]->home = HOME_FRAGMENT;
     return s;
 }
 
