@@ -25,6 +25,8 @@ typedef struct RefOpen {
     unsigned char *state;   // recurrence: [B,H,D,Dv]
     int64_t decisions, rows;
     int64_t beyond; // recurrence: positions behind a state that f32 does not hold
+    int64_t
+        negative; // recurrence: positions with a decay below 0, behind which nothing is specified
 } RefOpen;
 
 typedef struct RefSequence RefSequence; // reference_batch.h

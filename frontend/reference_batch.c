@@ -295,6 +295,7 @@ static void recur_one(const RefBatch *x, const RefRun *r, int32_t b) {
     if (own.open) {
         scatter(&rows, r->open->o, own.open->o, (size_t)v->Dv);
         r->open->beyond += own.open->beyond;
+        r->open->negative += own.open->negative;
     }
     arena_free(a);
 }

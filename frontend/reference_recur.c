@@ -102,6 +102,12 @@ static void leave_open(const RefRecurrence *t, RefEnv e, size_t head, size_t nst
     open->beyond += (int64_t)left;
 }
 
+static bool is_negative(const RefRecurrence *t) {
+    for (int d = 0; d < t->D; d++)
+        if (t->decay[d] < 0) return true;
+    return false;
+}
+
 void ref_recur(const RefRecurrence *t, double *state, int b, int h) {
     const RefRun *r = t->run;
     size_t nstate = (size_t)t->D * (size_t)t->Dv, head = (size_t)b * (size_t)t->H + (size_t)h;
@@ -111,6 +117,7 @@ void ref_recur(const RefRecurrence *t, double *state, int b, int h) {
     bool open = false;
     for (e.t = 0; e.t < t->S; e.t++) {
         ref_step(t, &e, state);
+        if (r->open) r->open->negative += is_negative(t);
         if (r->open && !open && (open = !f32_holds(state, nstate))) leave_open(t, e, head, nstate);
         for (e.e = 0; r->o && e.e < t->Dv; e.e++) {
             e.o = tx_number(t->out[e.e]);

@@ -407,6 +407,15 @@ static bool emit_taken(const Check *c, const char *name) {
     return false;
 }
 
+// Of one's own that takes the name of another's: who asks for that finds it under another name.
+static void warn_emit(Check *c, const ElabEmits *emits, const ElabEmit *other, const char *base) {
+    for (int i = 0; i < emits->n; i++)
+        if (emits->data[i].own && !other->own && !strcmp(emits->data[i].emit.name, base))
+            diag_warning(c->s->diags, emits->data[i].emit.span,
+                         "'%s' emits '%s', too: that one is '%s' here", other->from, base,
+                         other->emit.name);
+}
+
 // Two normalizations may emit the same name (softmax called twice): the clause's own comes first,
 // then the first called keeps it, the next is name_2.
 static void emit_outputs(Check *c, ElabEmits *emits) {
@@ -417,6 +426,7 @@ static void emit_outputs(Check *c, ElabEmits *emits) {
             const char *base = e->emit.name;
             for (int k = 2; emit_taken(c, e->emit.name); k++)
                 e->emit.name = arena_printf(c->s->arena, "%s_%d", base, k);
+            if (strcmp(e->emit.name, base) != 0) warn_emit(c, emits, e, base);
             const Decl *d = names_get(&c->scope.names, e->emit.name);
             if (d && d->kind == DECL_INPUT) {
                 Diag *g = diag_error(c->s->diags, own ? e->emit.span : d->span,

@@ -36,6 +36,9 @@ static void describe_open(Text *t, const Binding *b, const Oracle *x) {
                     "; numbers reach %.3g, and what is made of them leaves f32: no gradient is "
                     "compared; keys of unit length keep a state small (--in=k=-0.1..0.1)",
                     reach);
+    if (open->negative)
+        text_printf(t, "; a decay is below 0 at %lld positions: what follows one is unspecified",
+                    (long long)open->negative);
     if (open->beyond && b->sig->backward) text_puts(t, "; no gradient is compared");
     if (x->left)
         text_printf(t, "; the formula as written leaves f32: not compared, %lld rows",

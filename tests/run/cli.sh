@@ -925,6 +925,9 @@ gives 0 check decay.attn --dtype=bf16
 echo 'recurrence grows { dim D = 8; decay(b, h, t) = 2.0; }' >grows.attn
 gives 0 check grows.attn --shape=S=300
 says out 'the state leaves f32, which other inputs prevent: not compared, 236 of 300 positions'
+echo 'recurrence below { dim D = 8; input a: f32[B, H, S]; decay(b, h, t) = a[b, h, t]; }' >below.attn
+gives 1 check below.attn --shape=S=40 --in a=-0.9..0.9
+says out 'a decay is below 0 at 23 positions: what follows one is unspecified'
 gives 0 check grows.attn --shape=S=300 --phase=bwd # its gradients go through such states
 says out 'no gradient is compared'
 gives 0 check decay.attn --shape=B=2,H=4,Hk=1,S=77 --phase=bwd
