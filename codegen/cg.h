@@ -35,9 +35,14 @@ struct CgElem {
     // The element of an input at `first` and `offset` beyond in its last dimension, of a load that is
     // inside and ends with such a position. NULL where it is none of the target's own. May be NULL.
     Val (*read)(Cg *cg, CgElem *at, const Ex *load, Val first, int offset);
-    int lane_axis;  // the axis along the lanes when lanes > 1, and
-    Val lane_first; // its POS at lane 0 (i32): what makes loads along it contiguous
-    int copies;     // how many elements have the same expressions built in place; 0 is 1
+    // i1: whether low <= offset <= high (NULL: no bound) and `when` (NULL: always), which are the same for all elements that e says this of
+    // in a row. NULL where the target asks for one element at a time. May be NULL.
+    Val (*between)(Cg *cg, CgElem *at, const Ex *e, int offset, Val low, Val high, Val when);
+    bool (*varies)(const CgElem *at, int k,
+                   int axis); // operand k of the map along the axis; given where `place` is
+    int lane_axis;            // the axis along the lanes when lanes > 1, and
+    Val lane_first;           // its POS at lane 0 (i32): what makes loads along it contiguous
+    int copies;               // how many elements have the same expressions built in place; 0 is 1
     void *ctx;
     ExMemo memo; // Val by expression; all zero to begin with, and again for the next element
 };

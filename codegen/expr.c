@@ -453,44 +453,86 @@ static Val leaf(Cg *cg, CgElem *at, const Ex *e) {
 // computed once for many elements, and `and`s of such as one comparison. The difference saturates,
 // which no offset of a tile can tell from the true one.
 
-typedef struct Bound {
-    bool upper; // offset <= limit, else limit <= offset
-    int axis, offset;
-    Val limit;
-} Bound;
+typedef struct Range {   // low <= offset <= high, and `when`
+    int axis, offset;    // axis -1: no bound yet
+    Val low, high, when; // NULL: whatever
+} Range;
 
 static Val saturating(Cg *cg, const char *name, Val a, Val b) {
     Val v[] = {a, b};
     return intrinsic_of(cg, name, v, 2);
 }
 
-static bool compared_bound(Cg *cg, CgElem *at, const Ex *e, Bound *b) {
-    Val first;
-    for (int side = 0; side < 2; side++) {
-        const Ex *pos = e->args[side], *x = e->args[1 - side];
-        if (pos->op != EX_SYM || pos->sym != SYM_POS) continue;
-        if (!at->place(cg, at, pos->index, &first, &b->offset)) continue;
-        b->upper = side == 0;
-        b->axis = pos->index;
-        b->limit = saturating(cg, "llvm.ssub.sat", built(at, x), first);
-        if (e->op == EX_LT)
-            b->limit = saturating(cg, b->upper ? "llvm.ssub.sat" : "llvm.sadd.sat", b->limit,
-                                  cg_i32(cg, 1));
-        return true;
-    }
-    return false;
+static Val both(Cg *cg, const char *name, Val a, Val b) {
+    return !a ? b : !b ? a : saturating(cg, name, a, b);
 }
 
-static bool bound_of(Cg *cg, CgElem *at, const Ex *e, Bound *b, int depth) {
-    if ((e->op == EX_LE || e->op == EX_LT) && e->args[0]->type == EX_I32)
-        return compared_bound(cg, at, e, b);
-    Bound other;
+// Whether the side is such a position; x: the limit, from where positions are counted.
+static bool is_place(Cg *cg, CgElem *at, const Ex *pos, const Ex *other, Range *r, Val *x) {
+    Val first;
+    if (pos->op != EX_SYM || pos->sym != SYM_POS) return false;
+    if (!at->place(cg, at, pos->index, &first, &r->offset)) return false;
+    r->axis = pos->index;
+    *x = saturating(cg, "llvm.ssub.sat", built(at, other), first);
+    return true;
+}
+
+static bool compared(Cg *cg, CgElem *at, const Ex *e, Range *r) {
+    const Ex *a = e->args[0], *b = e->args[1];
+    Val one = cg_i32(cg, e->op == EX_LT);
+    if (is_place(cg, at, a, b, r, &r->high))
+        r->high = saturating(cg, "llvm.ssub.sat", r->high, one);
+    else if (is_place(cg, at, b, a, r, &r->low))
+        r->low = saturating(cg, "llvm.sadd.sat", r->low, one);
+    return r->axis >= 0;
+}
+
+// abs(x - pos) <= c
+static bool near(Cg *cg, CgElem *at, const Ex *e, Range *r) {
+    const Ex *sum = e->args[0]->op == EX_ABS ? e->args[0]->args[0] : NULL, *c = e->args[1];
+    if (!sum || sum->op != EX_SUB || c->op != EX_CONST || c->i < (e->op == EX_LT)) return false;
+    Val x, by = cg_i32(cg, c->i - (e->op == EX_LT));
+    for (int side = 0; side < 2 && r->axis < 0; side++)
+        if (is_place(cg, at, sum->args[side], sum->args[1 - side], r, &x)) {
+            r->low = saturating(cg, "llvm.ssub.sat", x, by);
+            r->high = saturating(cg, "llvm.sadd.sat", x, by);
+        }
+    return r->axis >= 0;
+}
+
+typedef struct Along {
+    const CgElem *at;
+    int axis;
+} Along;
+
+static bool varies(void *ctx, const Ex *e) {
+    const Along *a = ctx;
+    if (e->op == EX_LOAD) return true;
+    if (e->op != EX_SYM) return false;
+    if (e->sym == SYM_PARAM) return a->at->varies(a->at, e->index, a->axis);
+    return e->sym == SYM_MASK || (e->sym == SYM_POS && e->index == a->axis);
+}
+
+static bool range_of(Cg *cg, CgElem *at, const Ex *e, Range *r, int depth) {
+    *r = (Range){.axis = -1};
+    bool compares = (e->op == EX_LE || e->op == EX_LT) && e->args[0]->type == EX_I32;
+    if (compares && (compared(cg, at, e, r) || near(cg, at, e, r))) return true;
     if (e->op != EX_AND || depth == 0) return false;
-    if (!bound_of(cg, at, e->args[0], b, depth - 1)) return false;
-    if (!bound_of(cg, at, e->args[1], &other, depth - 1)) return false;
-    if (b->upper != other.upper || b->axis != other.axis) return false;
-    Val v[] = {b->limit, other.limit};
-    b->limit = intrinsic_of(cg, b->upper ? "llvm.smin" : "llvm.smax", v, 2);
+    Range side[2];
+    for (int i = 0; i < 2; i++) range_of(cg, at, e->args[i], &side[i], depth - 1);
+    for (int i = 0; i < 2; i++) {
+        if (side[i].axis >= 0) continue;
+        Along along = {at, side[1 - i].axis};
+        if (along.axis < 0 || ex_any(e->args[i], varies, &along)) return false;
+        side[i] = (Range){along.axis, side[1 - i].offset, NULL, NULL, built(at, e->args[i])};
+    }
+    if (side[0].axis != side[1].axis) return false;
+    *r = side[0];
+    r->low = both(cg, "llvm.smax", side[0].low, side[1].low);
+    r->high = both(cg, "llvm.smin", side[0].high, side[1].high);
+    r->when = side[0].when && side[1].when ? cg_and(cg, side[0].when, side[1].when)
+              : side[0].when               ? side[0].when
+                                           : side[1].when;
     return true;
 }
 
@@ -502,27 +544,27 @@ static Val between(Cg *cg, Val v, int low, int high) {
 
 // Both sides at once, where an offset is in [0, FAR_OFFSET): offset - low, which wraps below, is
 // less than the interval's length. Cut to where offsets are, bounds do not overflow.
-static Val built_interval(Cg *cg, CgElem *at, const Ex *e) {
+static Val in_interval(Cg *cg, const Range *r) {
     enum { FAR_OFFSET = 1 << 20 };
-    Bound a, b;
-    if (e->op != EX_AND || !bound_of(cg, at, e->args[0], &a, 4)) return NULL;
-    if (!bound_of(cg, at, e->args[1], &b, 4) || a.axis != b.axis || a.upper == b.upper) return NULL;
-    assert(a.offset == b.offset && a.offset >= 0 && a.offset < FAR_OFFSET);
-    Val low = between(cg, a.upper ? b.limit : a.limit, 0, FAR_OFFSET);
-    Val high = between(cg, a.upper ? a.limit : b.limit, -1, FAR_OFFSET);
+    assert(r->offset >= 0 && r->offset < FAR_OFFSET);
+    Val low = between(cg, r->low, 0, FAR_OFFSET), high = between(cg, r->high, -1, FAR_OFFSET);
     Val v[] = {cg_plus(cg, cg_sub(cg, high, low), 1), cg_i32(cg, 0)};
-    Val length = intrinsic_of(cg, "llvm.smax", v, 2);
-    Val in = cg_sub(cg, cg_i32(cg, a.offset), low);
-    return cg_icmp(cg, LLVMIntULT, in, length);
+    Val in = cg_sub(cg, cg_i32(cg, r->offset), low);
+    return cg_icmp(cg, LLVMIntULT, in, intrinsic_of(cg, "llvm.smax", v, 2));
 }
 
-static Val built_bound(Cg *cg, CgElem *at, const Ex *e) {
-    Bound b;
-    if (!at || !at->place || e->type != EX_BOOL) return NULL;
-    if (!bound_of(cg, at, e, &b, 4)) return built_interval(cg, at, e);
-    Val offset = cg_i32(cg, b.offset);
-    return b.upper ? cg_icmp(cg, LLVMIntSLE, offset, b.limit)
-                   : cg_icmp(cg, LLVMIntSLE, b.limit, offset);
+static Val built_range(Cg *cg, CgElem *at, const Ex *e) {
+    Range r;
+    if (!at || !at->place || e->type != EX_BOOL || !range_of(cg, at, e, &r, 4)) return NULL;
+    Val in = at->between ? at->between(cg, at, e, r.offset, r.low, r.high, r.when) : NULL;
+    if (in) return in;
+    Val offset = cg_i32(cg, r.offset);
+    if (r.low && r.high)
+        in = in_interval(cg, &r);
+    else
+        in = r.low ? cg_icmp(cg, LLVMIntSLE, r.low, offset)
+                   : cg_icmp(cg, LLVMIntSLE, offset, r.high);
+    return r.when ? cg_and(cg, r.when, in) : in;
 }
 
 // `u * (x + f32(first + offset))` as `u * (x + f32(first)) + u * offset`, whose first part is
@@ -553,7 +595,7 @@ static Val build(Cg *cg, CgElem *at, const Ex *e) {
     ExTyping typing = ex_ops[e->op].typing;
     if (typing == T_LEAF) return leaf(cg, at, e);
     if (typing == T_LOAD) return load(cg, at, e);
-    if ((bound = built_bound(cg, at, e)) || (bound = built_slope(cg, at, e))) return bound;
+    if ((bound = built_range(cg, at, e)) || (bound = built_slope(cg, at, e))) return bound;
     for (int i = 0; i < e->nargs; i++) v[i] = built(at, e->args[i]);
     ExType of = e->args[0]->type;
     if (typing == T_SEL) return select_of(cg, v);

@@ -99,6 +99,10 @@ static bool place(Cg *cg, CgElem *elem, int axis, Val *first, int *offset) {
     return true;
 }
 
+static bool varies(const CgElem *elem, int k, int axis) {
+    return tile_has_axis(((const CgWalk *)elem->ctx)->space.op->args.data[k], axis);
+}
+
 static Val position(Cg *cg, CgElem *elem, int axis) {
     const CgWalk *m = elem->ctx;
     bool kept = axis == m->space.columns && m->first;
@@ -109,7 +113,12 @@ static Val position(Cg *cg, CgElem *elem, int axis) {
 
 CgWalk cg_walk_begin(Cg *cg, const TileOp *op, CgOrder order) {
     CgWalk m = {.space = space_of(cg, op, order)};
-    m.elem = (CgElem){.lanes = 1, .param = param, .pos = position, .place = place, .lane_axis = -1};
+    m.elem = (CgElem){.lanes = 1,
+                      .param = param,
+                      .pos = position,
+                      .place = place,
+                      .varies = varies,
+                      .lane_axis = -1};
     m.elem.copies = m.space.n;
     m.low = ARENA_ARRAY(cg->arena, Val, op->outs.n);
     m.odd = ARENA_ARRAY(cg->arena, Val *, op->outs.n);

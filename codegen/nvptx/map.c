@@ -44,6 +44,7 @@ static void fragment_map(Cg *cg, const TileOp *op) {
     CgWalk m = cg_walk_begin(cg, op, rows ? CG_ROW_BY_ROW : CG_COLUMN_BY_COLUMN);
     m.own = &own;
     m.elem.read = read_pair;
+    m.elem.between = nv_between;
     if (roles) m.elem.copies = 1;
     prefetch_rows(cg, m);
     bool fetches = roles || tile_by_groups(cg->k);

@@ -52,13 +52,22 @@ typedef struct NvWord { // two narrow elements, the first one `offset` beyond th
     Val row;
     int offset;
 } NvWord;
+typedef struct NvBounds { // of elements of a row that lie between two bounds
+    const Ex *of;
+    int row, word;
+    Val bits; // i32
+} NvBounds;
 typedef struct NvMap { // what a map is given besides (CgWalk.own)
     NvPairs pairs;
-    VEC(NvWord) words; // of a map that only reads
-    Val **wide;        // in roles: by result that is packed its elements, until all are there
+    VEC(NvBounds) bounds;
+    bool asked, in_words; // whether elements of a row lie as words of bounds have them
+    VEC(NvWord) words;    // of a map that only reads
+    Val **wide;           // in roles: by result that is packed its elements, until all are there
 } NvMap;
 // Of the load's elements at a multiple of two beyond `first`, c = 0 or 1 the current one; NULL where they are not loaded so.
 Val nv_read_pair(Cg *cg, NvPairs *pairs, const TileOp *map, const Ex *load, Val first, int offset);
+// i1: whether an element of the map is in (CgElem.between). bounds.c
+Val nv_between(Cg *cg, CgElem *at, const Ex *e, int offset, Val low, Val high, Val when);
 // Whether a map does nothing but read narrow elements as they are stored; all of them.
 bool nv_reads_rows(Cg *cg, const TileOp *map);
 void nv_read_rows(Cg *cg, CgWalk *m);

@@ -199,7 +199,7 @@ TEST(nests_are_refused) {
 }
 
 // What masks and biases cost an element: a weight that cannot be -inf is not looked at, a sigmoid's
-// scale goes into the sum before it, an interval of keys is one comparison, and a bias linear in the
+// scale goes into the sum before it, an interval of keys is a bit of a word for each row, and a bias linear in the
 // key one multiply-add.
 ARENA_TEST(elements) {
     static const char head[] = "attention t { dim D = 128; score(q, k) = dot(q, k) * rsqrt(D); ";
@@ -214,7 +214,9 @@ ARENA_TEST(elements) {
                                "100; normalize(s) = softmax(s); }",
                                head),
                   DT_BF16);
-    ck_assert_int_eq(count(ptx, ", 0fFF800000, %p"), elements);
+    int rows = 4, sides = 2;
+    ck_assert_int_eq(count(ptx, "shl.b32 %"), rows * sides);
+    ck_assert_int_eq(count(ptx, ", 0fFF800000, %"), elements);
     ptx = compile(a,
                   arena_printf(a,
                                "import std.normalization; %s modify(s, b, h, q, k) = s + exp2(-h) "
