@@ -313,10 +313,13 @@ static bool chosen_alike(const TileProgram *p, const TileProgram *q) {
     return true;
 }
 
-// Of two neighbouring classes with the same choices one program does, of that which may have parts.
+// Of two neighbouring classes with the same choices one program does, of that which may have parts. Launches that are in a class before
+// it without need are in the next one that they fit.
 static bool stands_in(TileProgram *const by[SHAPE_COUNT], int c, int first) {
     if (c > SHAPE_SHORT) return c > first && chosen_alike(by[c], by[c - 1]);
-    return c < SHAPE_SHORT && chosen_alike(by[c], by[c + 1]);
+    bool alike = false;
+    for (int d = c + 1; d <= SHAPE_SHORT; d++) alike |= chosen_alike(by[c], by[d]);
+    return alike;
 }
 
 static PassOptions of_class(const PassOptions *o, int c, const Knobs schedules[SHAPE_COUNT],
@@ -339,11 +342,17 @@ static bool scheduled(TileProgram *p, const PassOptions *o, Diags *diags) {
     return good && verify(p, PASS_schedule, diags);
 }
 
+// Launches of few tiles are as others but where that was measured, or chosen.
+static bool has_few(const Stream *s, const PassOptions *o, const Knobs schedules[SHAPE_COUNT]) {
+    if (schedules && schedules[SHAPE_FEW].said) return true;
+    return pass_knows_few(o, s->row->D, s->row->Dv);
+}
+
 TileProgram *pass_program(Arena *a, const Stream *s, const PassOptions *o,
                           const Knobs schedules[SHAPE_COUNT], Diags *diags) {
     // launches of sequences are of all kinds; those of parts have one schedule
     bool one = o->batch || o->phase || !shape_matters(&o->target);
-    int first = one ? SHAPE_COUNT - 1 : 0;
+    int first = one ? SHAPE_COUNT - 1 : has_few(s, o, schedules) ? SHAPE_FEW : SHAPE_FEW + 1;
     TileProgram *by[SHAPE_COUNT] = {NULL}, *all = NULL;
     bool same[SHAPE_COUNT] = {false}, dense = false;
     for (int c = SHAPE_COUNT - 1; c >= first; c--) {

@@ -197,7 +197,13 @@ Knobs pass_counted(Arena *a, TileProgram *p, const PassOptions *o) {
     int main;
     Knobs own = taken(p, o, none, &main);
     if (!own.said) return none;
-    Proposals all = proposals(a, p, o, &own, main, 0, typical);
+    PassOptions many = *o; // and of many tiles
+    if (o->shape == SHAPE_FEW) {
+        many.shape = SHAPE_SHORT;
+        Knobs others = taken(p, &many, none, &main);
+        if (!knobs_same(&own, &others)) return none;
+    }
+    Proposals all = proposals(a, p, &many, &own, main, 0, typical);
     double cycles = 0; // counting says nothing of the other knobs
     for (int i = 0; i < all.list.n && !cycles; i++)
         if (knobs_hold(&own, &all.list.data[i].knobs)) cycles = all.list.data[i].cycles;

@@ -32,8 +32,10 @@ bool pass_schedule_host(TileProgram *p, const PassOptions *o, Diags *diags); // 
 bool pass_schedule_sm80(TileProgram *p, const PassOptions *o, Diags *diags); // sm80.c
 bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags);     // sm90.c
 bool pass_schedule_sm90(TileProgram *p, const PassOptions *o, Diags *diags); // sm90.c
-bool pass_tile_amd(TileProgram *p, const PassOptions *o, Diags *diags);      // amd_shape.c
-bool pass_schedule_amd(TileProgram *p, const PassOptions *o, Diags *diags);  // amd.c
+bool pass_knows_few(const PassOptions *o, int d,
+                    int dv); // sm90.c: whether SHAPE_FEW has schedules of its own
+bool pass_tile_amd(TileProgram *p, const PassOptions *o, Diags *diags);     // amd_shape.c
+bool pass_schedule_amd(TileProgram *p, const PassOptions *o, Diags *diags); // amd.c
 
 // Workspace that lies as fragments have it.  passes/tile/blocks.c
 void pass_blocks(TileProgram *p);

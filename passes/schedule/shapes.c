@@ -6,9 +6,9 @@
 
 static const struct {
     const char *name;
-    int keys, queries, b, h, s;
+    int keys, queries, rows, b, h, s;
 } shapes[] = {
-#define SHAPE(e, name, keys, queries, b, h, s) {name, keys, queries, b, h, s},
+#define SHAPE(e, name, ...) {name, __VA_ARGS__},
 #include "passes/schedule/shapes.def"
 #undef SHAPE
 };
@@ -26,10 +26,15 @@ bool shape_find(const char *name, ShapeClass *out) {
 
 bool shape_matters(const Target *t) { return t->kind == KIND_NVPTX; }
 
+static bool is_in(int c, const int32_t *size) {
+    int64_t rows = (int64_t)size[SIZE_B] * size[SIZE_HQ] * size[SIZE_SQ];
+    if (shapes[c].rows && rows > shapes[c].rows) return false;
+    return !shapes[c].keys || size[SIZE_SK] <= shapes[c].keys || size[SIZE_SQ] <= shapes[c].queries;
+}
+
 ShapeClass shape_of(const Target *t, const int32_t *size) {
     int c = shape_matters(t) ? 0 : SHAPE_COUNT - 1;
-    while (shapes[c].keys && size[SIZE_SK] > shapes[c].keys && size[SIZE_SQ] > shapes[c].queries)
-        c++;
+    while (!is_in(c, size)) c++;
     return (ShapeClass)c;
 }
 
@@ -45,9 +50,15 @@ static const Ex *condition(ExPool *x, ShapeClass c) {
     const Ex *keys = ex_sym(x, SYM_SIZE, SIZE_SK, EX_I32);
     const Ex *queries = ex_sym(x, SYM_SIZE, SIZE_SQ, EX_I32);
     if (!shapes[c].keys) return ex_bool(x, true);
-    const Ex *few = ex_2(x, EX_LE, keys, ex_i32(x, shapes[c].keys));
-    if (!shapes[c].queries) return few;
-    return ex_2(x, EX_OR, few, ex_2(x, EX_LE, queries, ex_i32(x, shapes[c].queries)));
+    const Ex *in = ex_2(x, EX_LE, keys, ex_i32(x, shapes[c].keys));
+    if (shapes[c].queries)
+        in = ex_2(x, EX_OR, in, ex_2(x, EX_LE, queries, ex_i32(x, shapes[c].queries)));
+    if (!shapes[c].rows) return in;
+    const Ex *heads =
+        ex_2(x, EX_MUL, ex_sym(x, SYM_SIZE, SIZE_B, EX_I32), ex_sym(x, SYM_SIZE, SIZE_HQ, EX_I32));
+    const Ex *each =
+        ex_2(x, EX_DIV, ex_i32(x, shapes[c].rows), ex_2(x, EX_MAX, heads, ex_i32(x, 1)));
+    return ex_2(x, EX_AND, in, ex_2(x, EX_LE, queries, each));
 }
 
 // ---- joining

@@ -36,16 +36,16 @@ enum {
 enum { ANY = SHAPE_COUNT };
 
 typedef struct Sm90Row {
-    int d; // of the wider of k and v, at most
-    bool masked;
-    int launches; // the last ShapeClass that it is for; ANY: all
-    int moving;   // `after` where shifts follow their extrema
+    int d;                            // of the wider of k and v, at most
+    enum { FULL, MASKED, OWN } steps; // OWN: masked, and of each tile its own (sm90_stays_alone)
+    int launches;                     // the last ShapeClass that it is for; ANY: all
+    int moving;                       // `after` where shifts follow their extrema
     Knobs shape;
 } Sm90Row;
 
 static const Sm90Row rows[] = {
-#define ROW(d, masked, launches, moving, warps, ...)                                               \
-    {d, masked, launches, moving, {.warpgroups = warps, __VA_ARGS__}},
+#define ROW(d, steps, launches, moving, warps, ...)                                                \
+    {d, steps, launches, moving, {.warpgroups = warps, __VA_ARGS__}},
 #include "passes/schedule/sm90.def"
 #undef ROW
 };
@@ -191,8 +191,16 @@ static int after_for(const TileKernel *k, Knobs s) {
     return after < s.keys / 2 ? after : s.keys / 2;
 }
 
-static bool row_is_for(const Sm90Row *r, int wide, bool masked, ShapeClass launches) {
-    return r->d >= wide && r->masked == masked && (int)launches <= r->launches;
+static bool row_is_for(const Sm90Row *r, int wide, int steps, ShapeClass launches) {
+    return r->d >= wide && (int)r->steps == steps && (int)launches <= r->launches;
+}
+
+bool pass_knows_few(const PassOptions *o, int d, int dv) {
+    int wide = pass_padded(d > dv ? d : dv, PANEL);
+    bool knows = false;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        knows |= rows[i].launches == SHAPE_FEW && rows[i].d >= wide;
+    return knows && o->target.id == TARGET_SM90A;
 }
 
 static bool is_read(void *ctx, const Ex *e) {
@@ -268,12 +276,14 @@ Knobs sm90_fit(const TileProgram *p, const TileKernel *k, ShapeClass launches, b
     size_t i = 0, n = sizeof rows / sizeof *rows;
     // Tiles are few each, and those of two blocks differ; or large tiles' registers are all in use.
     bool listed = reads_inputs(k), alone = sm90_stays_alone(p, k);
+    int steps = !sm90_is_masked(k) ? FULL : alone ? OWN : MASKED;
     if (alone) launches = SHAPE_SHORT;
-    // Long tests are most of the work, and twelve warps hide more of it than eight (8%). Hardly a tile is a
-    // full one there.
+    // Long tests are most of the work, and twelve warps hide more of it than eight (8%), where the assembler places the wait (2%). Hardly
+    // a tile is a full one there.
     bool dear = !listed && weight(&k->mask, 1) > DEAR_MASK;
-    if (wide <= PANEL && dear) launches = SHAPE_LONG;
-    while (i < n && !row_is_for(&rows[i], wide, sm90_is_masked(k), launches)) i++;
+    bool tests = wide <= PANEL && dear;
+    if (tests) steps = MASKED, launches = SHAPE_LONG;
+    while (i < n && !row_is_for(&rows[i], wide, steps, launches)) i++;
     assert(i < n && "no more columns than the last row has");
     Knobs s = rows[i].shape;
     s.said = knobs_of(FORM_SM90);
@@ -281,7 +291,7 @@ Knobs sm90_fit(const TileProgram *p, const TileKernel *k, ShapeClass launches, b
     if (alone || p->batch) s.cluster = 1;
     if (listed) s.section = LISTED;
     if (!tile_has(&k->body, TILE_BOUND) || moving || dear) s.fixed_shift = 0;
-    if (!s.fixed_shift) s.after = rows[i].moving;
+    if (!s.fixed_shift) s.after = tests ? -1 : rows[i].moving;
     if (!fits_shared(p, k, s)) s.queries = 1;
     while (s.keys > 16 && (!fits_shared(p, k, s) || registers_of(p, k, s) > s.registers))
         s.keys -= 16;

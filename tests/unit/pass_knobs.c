@@ -240,7 +240,7 @@ ARENA_TEST_EACH(parts_are_counted, 0, 4) {
 ARENA_TEST(classes) {
     const Knobs three = pu_knobs("keys=64,stages=3"), k64 = pu_knobs("keys=64"),
                 schedules[SHAPE_COUNT] = {[SHAPE_TINY] = three, [SHAPE_SHORT] = three},
-                same[SHAPE_COUNT] = {k64, k64, k64};
+                same[SHAPE_COUNT] = {k64, k64, k64, k64};
     Variant *v;
     Diags diags = diag_list(a);
     Stream *s = pu_stream(a, "t.attn", arena_strdup(a, causal), 136, &v);

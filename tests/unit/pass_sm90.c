@@ -476,7 +476,8 @@ ARENA_TEST_EACH(no_clusters_with_lists, 0, 2) {
 // Schedules with other tiles, of one program: each has its own lists of tiles, and the plans choose.
 ARENA_TEST(lists_of_each_class) {
     static const PuLaunch launch = {1, 2, 1, 100, 150, 50};
-    const Knobs schedules[SHAPE_COUNT] = {[SHAPE_TINY] = pu_knobs("keys=64"),
+    const Knobs schedules[SHAPE_COUNT] = {[SHAPE_FEW] = pu_knobs("keys=64"),
+                                          [SHAPE_TINY] = pu_knobs("keys=64"),
                                           [SHAPE_SHORT] = pu_knobs("keys=64"),
                                           [SHAPE_LONG] = pu_knobs("keys=96")};
     Variant *v;

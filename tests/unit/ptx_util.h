@@ -39,7 +39,10 @@ static inline char *ptx_backward(Arena *a, TargetId target, const char *text, Dt
 
 static inline char *ptx_scheduled(Arena *a, TargetId target, const char *text, Dtype t,
                                   const char *schedule) {
-    PassOptions o = {.target = cg_target(target), .dtype = t, .schedule = pu_knobs(schedule)};
+    PassOptions o = {.target = cg_target(target),
+                     .dtype = t,
+                     .shape = SHAPE_TINY,
+                     .schedule = pu_knobs(schedule)};
     return ptx_with(a, &o, text);
 }
 
