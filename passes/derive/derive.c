@@ -312,6 +312,22 @@ const char *pass_reduce_written(const RowReduce *r, const Diags *diags) {
     return text ? text : r->name;
 }
 
+// What would have to hold, and what a formula may say so that it does.
+static const char *why_blocked(Derive *d, const Ex *e, int sweep) {
+    NormalForm nf;
+    NfWhy why = separable(d, e, sweep, -1, &nf) ? NF_RANGE : nf.why;
+    switch (why) {
+    case NF_UNBOUNDED:
+        return "beside its shift an exponent has no bound; sigmoid(x) and tanh(x) have one, exp(x) "
+               "has "
+               "none";
+    case NF_RANGE:
+        return "what is summed may leave f32 before it is divided; min(max(x, -1e6), 1e6) bounds x";
+    case NF_MIXED: break;
+    }
+    return "it is neither a factor of all of a key's part nor the shift of its exponents";
+}
+
 static void say_blocked(Derive *d, const Ex *e, ExOp op, int sweep, const char *what) {
     int k = find_blocking(d, e, op, sweep);
     assert(k >= 0);
@@ -322,8 +338,8 @@ static void say_blocked(Derive *d, const Ex *e, ExOp op, int sweep, const char *
     Diag *g = diag_note(
         d->diags, NULL, library ? r->call : r->span,
         "%s needs the finished value of '%s' before its first key: no form of a single sweep was "
-        "found, %d sweeps over the keys",
-        what, pass_reduce_written(r, d->diags), sweep + 2);
+        "found, %d sweeps over the keys: %s",
+        what, pass_reduce_written(r, d->diags), sweep + 2, why_blocked(d, e, sweep));
     if (r->call.file)
         diag_note(d->diags, g, library ? r->span : r->call,
                   library ? "it stands here" : "in this call");

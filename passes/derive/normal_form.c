@@ -523,7 +523,9 @@ bool normal_form(ExPool *p, const Ex *e, const NfRow *row, NormalForm *out) {
     }
     Nf n = *form_of(&c, e);
     settle(&c, &n);
-    n.ok = n.ok && is_bounded(&c, &n) && (choose_bare(&c, &n, out) || choose_held(&c, &n, out));
+    NfWhy why = !n.ok ? NF_MIXED : !is_bounded(&c, &n) ? NF_UNBOUNDED : NF_RANGE;
+    bool found = why == NF_RANGE && (choose_bare(&c, &n, out) || choose_held(&c, &n, out));
+    if (!found) out->why = why;
     arena_free(c.scratch);
-    return n.ok;
+    return found;
 }

@@ -22,6 +22,12 @@ typedef struct NfRow { // by the index of SYM_R
 
 enum { NF_SHIFT = -1 }; // SYM_SHIFT's index in NormalForm.elem: to be replaced
 
+typedef enum NfWhy { // what keeps an expression from its form
+    NF_MIXED,        // an unfinished reduction is neither a factor nor a shift
+    NF_UNBOUNDED,    // a running shift would not keep the exponent small
+    NF_RANGE,        // without what is deferred it may leave f32
+} NfWhy;
+
 // e = elem[shift for SYM_SHIFT] * factor, for every value of the reductions; elem[x] = elem[0] *
 // exp2(x). Where there is a scale, elem knows the bases' extrema: with other bases it is elem times
 // the ratio of their quotients.
@@ -31,6 +37,7 @@ typedef struct NormalForm {
     const Ex *factor;  // over all reductions; NULL for 1
     StreamScale scale; // bases over reductions that move; n 0: none
     bool wide; // elem is as large as numbers of the formula may be: with v more than f32 holds
+    NfWhy why; // where there is no such form
 } NormalForm;
 
 // Whether exp2(x + shift) stays as small while the shift moves as it is in the end. bounded.c

@@ -761,7 +761,7 @@ says err 'goes with --layout=dense'
 gives 1 "$top/stdlib/mamba2.attn" --phase=part -o parts.o
 says err "recurrence 'mamba2' has no parts"
 gives 1 "$top/tests/regress/infinite_divisor.attn" --phase=part -o parts.o
-says err "has no parts: 'rowmin(x)' is needed before the keys are seen again"
+says err "for 'rowmin(x)' is needed before the keys are seen again"
 echo 'attention tops { dim D = 8; score(q, k) = dot(q, k); normalize(s) { let m = rowmax(s); emit top = m; return exp(s - m) / rowsum(exp(s - m)); } }' >tops.attn
 gives 0 tops.attn --phase=part -o parts.o
 gives 1 tops.attn --phase=part,bwd -o parts.o

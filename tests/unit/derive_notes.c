@@ -105,3 +105,25 @@ TEST(a_reduction_of_a_function_is_told_where_it_stands) {
                  "'p' needs the finished value of 'rowsum(s)' before", "rowsum(s)", "in this call",
                  "mean(s)) * (s");
 }
+
+TEST(a_note_says_why) {
+    static const char *const of[][2] = {
+        {"let m = rowmax(s); return exp(s - m) * exp(s * s);", "an exponent has no bound"},
+        {"return s * s * s / rowsum(1.0);", "what is summed may leave f32 before it is divided"},
+        {"return s - rowsum(s);", "it is neither a factor of all of a key's part nor the shift"},
+    };
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        Arena *a = arena_new();
+        const char *text = arena_printf(
+            a, "attention t { dim D = 8; score(q, k) = dot(q, k); normalize(s) { %s } }", of[i][0]);
+        Diags diags = diag_list(a);
+        FeOptions o = {
+            .path = "t.attn", .text = text, .text_bytes = strlen(text), .stdlib = "stdlib"};
+        FeStatus status;
+        Module *m = fe_load(a, &diags, &o, &status);
+        pass_derive(a, fe_lower(a, &diags, fe_find(m, NULL)), &diags);
+        ck_assert_ptr_nonnull(diags.first);
+        ck_assert_msg(strstr(diags.first->message, of[i][1]) != NULL, "%s", diags.first->message);
+        arena_free(a);
+    }
+}
