@@ -194,10 +194,11 @@ bool pass_accepts_parts(const Stream *s, Diags *diags) {
     const RowProgram *row = s->row;
     bool good = s->nsweeps == 1;
     if (!good)
-        diag_error(diags, row->span,
-                   "attention '%s' has no parts: they are merged after one sweep over the keys, and "
-                   "this takes %d, for '%s' is needed before the keys are seen again",
-                   row->name, s->nsweeps, pass_reduce_written(&row->reduces.data[s->blocking], diags));
+        diag_error(
+            diags, row->span,
+            "attention '%s' has no parts: they are merged after one sweep over the keys, and "
+            "this takes %d, for '%s' is needed before the keys are seen again",
+            row->name, s->nsweeps, pass_reduce_written(&row->reduces.data[s->blocking], diags));
     for (int i = 0; i < row->inputs.n; i++) {
         if (row->inputs.data[i].rows)
             diag_error(diags, row->inputs.data[i].span, "row input '%s': no parts in this version",
