@@ -116,11 +116,11 @@ if [ $status -gt 2 ] && [ "$files" != "${files#* }" ]; then
     for file in $files; do sh $WORK/part $file $cases "$@"; done
     exit
 fi
-good=$(grep -c '^good: ' $out)
+good=$(grep -cE '^good( in part)?: ' $out)
 all=$(($(echo $files | wc -w) * cases))
 if [ $good -ne $all ]; then
     echo "FAILED ($((all - good)) of $all, status $status): attnc check $files --device=$DEVICE $*"
-    grep -vE '^good: |^ |: (note|warning): ' $out | head -n 12
+    grep -vE '^good( in part)?: |^ |: (note|warning): ' $out | head -n 12
 fi
 echo "COUNT $good $((all - good))"
 PART
