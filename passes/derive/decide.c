@@ -23,6 +23,8 @@
 //
 //     dot * 0.125 + bias[j],  exp(s - rowmax(s))   ->  s = rounded(fma(dot, 0.125, bias[j]))
 //
+// A quotient stays approximate, but for one of numbers near f32's largest: a second rounding of it, in the backward, would be far away.
+//
 // A sum of scores that meets its own elements in a difference (s less its mean) does the same to what it adds
 // up: with one key the difference is 0.
 //
@@ -268,6 +270,12 @@ static const Ex *rewrite(Decide *d, const Ex *root) {
     return value; // root is the last in its order
 }
 
+// A quotient may stay approximate where its last bit is little in an exponent.
+static const Ex *frozen_score(const RowProgram *row, const Ex *f) {
+    bool far = f->op == EX_DIV && row_is_far(row, f->args[0]);
+    return far ? rounded(row->pool, f) : f;
+}
+
 static void rewrite_all(Decide *d) {
     RowProgram *out = d->out;
     const RowProgram *row = d->row;
@@ -277,7 +285,7 @@ static void rewrite_all(Decide *d) {
     if (d->score)
         out->modified = rounded(p, out->modified);
     else if (d->score_frozen)
-        out->modified = frozen(p, out->modified);
+        out->modified = frozen_score(row, frozen(p, out->modified));
     out->mask = rewrite(d, row->mask);
     out->output = rewrite(d, row->output);
     out->weight = rewrite(d, row->weight);

@@ -94,37 +94,50 @@ LimitFacts row_facts(const RowProgram *row) {
     return (LimitFacts){.causal = is_causal(row->mask, 0)};
 }
 
+static const double LARGE = 0x1p100;
+
 // A sum of two numbers that are large, or a product of one that may have become an infinity: computed in another order
 // it may be finite, or the other way round.
 static bool depends_on_order(const Ex *e, const Bounds *a) {
-    static const double large = 0x1p100;
     if (e->type != EX_F32) return false;
     switch ((int)e->op) {
     case EX_ADD:
-    case EX_SUB: return bounds_size(a[0]) > large && bounds_size(a[1]) > large;
+    case EX_SUB: return bounds_size(a[0]) > LARGE && bounds_size(a[1]) > LARGE;
     case EX_MUL:
     case EX_DIV: return isinf(bounds_size(a[0])) || isinf(bounds_size(a[1]));
     default: return false;
     }
 }
 
-bool row_overflows(const RowProgram *row) {
+// *fragile: something in e depends on the order of operations.
+static Bounds limits_of(const RowProgram *row, const Ex *e, bool *fragile) {
     Arena *scratch = arena_new();
     const Ex **order;
-    int n = ex_order(scratch, &row->modified, 1, &order);
+    int n = ex_order(scratch, &e, 1, &order);
     Bounds *of = ARENA_ARRAY(scratch, Bounds, n);
     LimitFacts facts = row_facts(row);
     ExMemo at = {0};
-    bool fragile = false;
+    *fragile = false;
     for (int i = 0; i < n; i++) {
         Bounds a[EX_MAX_RANK];
         for (int k = 0; k < order[i]->nargs; k++)
             a[k] = *(const Bounds *)ex_memo_get(&at, order[i]->args[k]);
         of[i] = limits_of_node(order[i], a, &facts);
-        fragile |= depends_on_order(order[i], a);
+        *fragile |= depends_on_order(order[i], a);
         ex_memo_put(scratch, &at, order[i], &of[i]);
     }
-    bool overflows = fragile && of[n - 1].lo <= -LIMITS_F32;
+    Bounds all = of[n - 1];
     arena_free(scratch);
-    return overflows;
+    return all;
+}
+
+bool row_overflows(const RowProgram *row) {
+    bool fragile;
+    Bounds score = limits_of(row, row->modified, &fragile);
+    return fragile && score.lo <= -LIMITS_F32;
+}
+
+bool row_is_far(const RowProgram *row, const Ex *e) {
+    bool fragile;
+    return bounds_size(limits_of(row, e, &fragile)) > LARGE;
 }

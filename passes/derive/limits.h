@@ -25,5 +25,7 @@ LimitFacts row_facts(const RowProgram *row); // what its mask says
 // Whether the modified score can be -inf where nothing that it is made of is infinite, and be so or not by the order of
 // operations.
 bool row_overflows(const RowProgram *row);
+// Whether a number of a pair may be so large that the one next to it is far away in an exponent.
+bool row_is_far(const RowProgram *row, const Ex *e);
 
 #endif

@@ -75,6 +75,11 @@ static const struct {
     {"select((kv_idx < 4), (dot * 0.3), -1e30)", "s", "(exp((s - R0)) / R1)",
      "rounded(select((kv_idx < 4), (dot * 0.3), -1e+30))", "s", "(exp((s - R0)) / R1)"},
     // whether a score is -inf decides
+    // a quotient is exact where it may be far away, and else as it comes
+    {"((dot - 3e38) / (dot + 2.0))", "s", "(s - R0)",
+     "rounded((rounded((dot + -3e+38)) / rounded((dot + 2.0))))", "s", "(s - R0)"},
+    {"((dot - 3.0) / (dot + 2.0))", "s", "(s - R0)",
+     "(rounded((dot + -3.0)) / rounded((dot + 2.0)))", "s", "(s - R0)"},
     {"((dot - 3e38) + -3e38)", "s", "s", "rounded((rounded((dot - 3e+38)) + -3e+38))", "s", "s"},
 };
 
