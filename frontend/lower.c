@@ -310,7 +310,10 @@ static Factors factors(Lower *l, ClauseId id, ExSym x, Diags *d) {
             "a factor of '%s' that depends on position and channel together has no kernel yet",
             name);
     else if (f.row && ex_uses(f.row, SYM_SQV, -1))
-        diag_error(d, f.row->span, "'value' has no sqnorm");
+        diag_error(
+            d, f.row->span,
+            "'value' has no sqnorm: v is normalized before the call, or an input has its norms, "
+            "'input n: f32[B, Hkv, Sk];'");
     for (int i = 0; i < 2 && id != CLAUSE_A_QUERY; i++) {
         const Ex **to = i ? &f.channel : &f.row;
         if (*to) *to = key_head(l->pool, *to);

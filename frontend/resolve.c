@@ -8,6 +8,7 @@
 #include "frontend/sema.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <math.h>
 #include <string.h>
 
@@ -216,9 +217,35 @@ static void fix_import(Sema *s, Diag *g, const char *module) {
              arena_printf(s->arena, "import %s;\n", module));
 }
 
+static bool in_score(const Resolve *r) {
+    return r->kind == BODY_CLAUSE && !strcmp(r->body->name, "score");
+}
+
+// Its definition has no `let`, which was reported.
+static bool is_broken(const Sema *s, const char *name) {
+    const char *is = arena_printf(s->arena, "unexpected '%s', expected 'let'", name);
+    for (const Diag *g = s->diags->first; g; g = g->next)
+        if (!strncmp(g->message, is, strlen(is))) return true;
+    return false;
+}
+
+// A dim that is seen, and has the same letter in the other case: `d` for D.
+static const char *in_other_case(const Scope *scope, const char *name) {
+    for (; scope && !name[1]; scope = scope->parent)
+        for (int i = 0; i < scope->names.entries.n; i++) {
+            const char *other = scope->names.entries.data[i].name;
+            const Decl *d = scope->names.entries.data[i].value;
+            if (d->kind == DECL_DIM && !other[1] && toupper((unsigned char)*name) == *other &&
+                *name != *other)
+                return other;
+        }
+    return NULL;
+}
+
 static void unknown_name(Resolve *r, const char *what, AstName name) {
     Sema *s = r->s;
     bool in_clause = r->kind == BODY_CLAUSE || r->kind == BODY_NORMALIZE;
+    if (is_broken(s, name.s)) return;
     if (s->diags->errors >= DIAG_MAX_ERRORS)
         diag_error(s->diags, name.span, "unknown %s '%s'", what, name.s); // counted, not shown
     else if (out_of_reach(r, what, name))
@@ -237,12 +264,21 @@ static void unknown_name(Resolve *r, const char *what, AstName name) {
         if (!hint && in_clause && !strcmp(name.s, "v"))
             hint = " (values are not seen: they are summed by the weights, and 'output(o)' takes "
                    "the sum)";
-        const char *meant = NULL;
+        const char *meant = NULL, *other = in_clause ? in_other_case(&r->scope, name.s) : NULL;
+        bool of_clause = hint && strstr(hint, arena_printf(s->arena, "(it is a parameter: %s(",
+                                                           r->body->name ? r->body->name : ""));
+        if (other && !of_clause) {
+            hint = arena_printf(s->arena, " (did you mean '%s'?)", other);
+            meant = other;
+        }
         if (!hint) hint = suggest(s, &r->scope, name.s, &meant);
         if (!*hint && in_clause && strcmp(what, "function") != 0)
-            hint = arena_printf(s->arena,
-                                " (an input is declared before the clauses: 'input %s: f32%s;')",
-                                name.s, !strcmp(what, "input") ? "[H]" : "");
+            hint = arena_printf(
+                s->arena, " (an input is declared before the clauses: 'input %s: f32%s;'%s)",
+                name.s, !strcmp(what, "input") ? "[H]" : "",
+                in_score(r) ? arena_printf(s->arena,
+                                           ", a row for dot 'input %s: f32[B, H, Sk, E];'", name.s)
+                            : "");
         Diag *g = diag_error(s->diags, name.span, "unknown %s '%s'%s", what, name.s, hint);
         diag_fix(s->diags, g, name.span, meant);
         if (module) fix_import(s, g, module);
@@ -250,10 +286,6 @@ static void unknown_name(Resolve *r, const char *what, AstName name) {
 }
 
 static void flatten(Resolve *r, const AstExpr *e);
-
-static bool in_score(const Resolve *r) {
-    return r->kind == BODY_CLAUSE && !strcmp(r->body->name, "score");
-}
 
 // Of four extents, as those of q and k are: whether it is one, the elaborator asks.
 static bool is_row_input(const Resolve *r, const Decl *d) {

@@ -93,9 +93,9 @@ static void check_defines(Sema *s, const AstModule *m) {
 
 // ---- the library
 
+static const char *const modules[] = {"std.normalization", "std.mask", "std.modify", "std.math"};
+
 const char *sema_library_module(Sema *s, const char *name) {
-    static const char *const modules[] = {"std.normalization", "std.mask", "std.modify",
-                                          "std.math"};
     for (size_t i = 0; i < sizeof modules / sizeof *modules; i++) {
         SourceText source;
         if (!source_import(s->arena, s->options, s->options->path, modules[i], &source)) continue;
@@ -166,10 +166,20 @@ static void import_names(Sema *s, SourceFile *f, const SourceFile *from, const A
     }
 }
 
+static void unknown_module(Sema *s, const AstItem *item) {
+    NameGuess g;
+    names_guess_init(&g, item->name.s);
+    for (size_t i = 0; i < sizeof modules / sizeof *modules; i++) names_guess(&g, modules[i]);
+    const char *meant = g.best ? arena_printf(s->arena, " (did you mean '%s'?)", g.best) : "";
+    Diag *error =
+        diag_error(s->diags, item->name.span, "there is no module '%s'%s", item->name.s, meant);
+    diag_fix(s->diags, error, item->name.span, g.best);
+}
+
 static void check_import(Sema *s, SourceFile *f, const AstItem *item) {
     SourceText source;
     if (!source_import(s->arena, s->options, f->source.path, item->name.s, &source)) {
-        diag_error(s->diags, item->name.span, "there is no module '%s'", item->name.s);
+        unknown_module(s, item);
         return;
     }
     SourceFile *old = names_get(&s->files, source.key);

@@ -195,6 +195,17 @@ static const char *params_hint(const Parse *p) {
     return "parameters come first, in parentheses: normalize(s) = ...";
 }
 
+// `if (c) a`, in the expression that goes on here: the parenthesis passes for a call's.
+static bool after_if(const Parse *p, Span at) {
+    uint32_t i = at.start;
+    while (i > 0 && !strchr(";{}", char_at(p, i - 1)) &&
+           (char_at(p, i - 1) != '=' || (i > 1 && strchr("<>=!", char_at(p, i - 2)))))
+        i--;
+    i = skip_blanks(p, i);
+    return char_at(p, i) == 'i' && char_at(p, i + 1) == 'f' &&
+           char_at(p, skip_blanks(p, i + 2)) == '(';
+}
+
 static const char *hint(const Parse *p, Span at, unsigned wanted) {
     char before = at.start == p->last.end ? char_before(p, at) : ' ', c = char_at(p, at.start);
     bool in_call = p->enclosing.end && p->text[p->enclosing.start] == '(';
@@ -206,6 +217,10 @@ static const char *hint(const Parse *p, Span at, unsigned wanted) {
         return "indices and extents stand in one pair of brackets, x[i, j]";
     if (wanted & WANTED_OPERATOR && stands(p, at, "="))
         return in_call ? "arguments have no names, and to compare is '=='" : "did you mean '=='?";
+    if (wanted & WANTED_OPERAND && in_call && stands(p, at, "dim"))
+        return "reductions go over the keys of a row: softmax(s), rowmax(x)";
+    if (wanted & WANTED_OPERATOR && after_if(p, at))
+        return "a choice is written 'condition ? a : b'";
     if (c == ')' && !in_call) return "there is no '(' for it";
     if (c == '}' && p->braces < 0) return "there is no '{' for it";
     const char *known = word_hint(p, at, wanted | WANTED_AFTER);

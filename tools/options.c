@@ -283,11 +283,20 @@ static int find(const char *arg, const char **value) {
     return -1;
 }
 
+static Status unknown_option(Arena *a, const char *arg) {
+    NameGuess g;
+    size_t n = strcspn(arg, "=");
+    names_guess_init(&g, arena_strndup(a, arg, n));
+    for (int i = 0; i < OPT_COUNT; i++) names_guess(&g, arena_printf(a, "--%s", rows[i].name));
+    if (g.best)
+        return cmd_fail(STATUS_USAGE, "unknown option '%s'; did you mean '%s'?", arg, g.best);
+    return cmd_fail(STATUS_USAGE, "unknown option '%s'; `attnc --help` lists them", arg);
+}
+
 static Status option(Options *o, Arena *a, int argc, char **argv, int *i) {
     const char *arg = argv[*i], *value;
     int id = find(arg, &value);
-    if (id < 0)
-        return cmd_fail(STATUS_USAGE, "unknown option '%s'; `attnc --help` lists them", arg);
+    if (id < 0) return unknown_option(a, arg);
     if (!(rows[id].verbs & (1 << o->verb)))
         return cmd_fail(STATUS_USAGE, "%s does not go with `attnc%s%s`", arg,
                         *verbs[o->verb].name ? " " : "", verbs[o->verb].name);

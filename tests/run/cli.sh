@@ -1018,6 +1018,11 @@ echo 'fn soft(x) = max(x, 0) + log(1 + exp(-abs(x))); attention far { dim D = 32
 gives 1 check far.attn # every score is 0 in f32, and 0 / 0 no number
 says out 'NOTHING COMPARED: '
 says out 'relative error o nothing compared; bound 1e-05; the formula as written leaves f32: not compared, 256 rows'
+echo 'attention n { dim D = 8; value(v, b, h, j) = v * rsqrt(sqnorm(v)); score(q, k) = dot(q, k); normalize(s) = s; }' >norms.attn
+gives 1 check norms.attn
+says err 'v is normalized before the call'
+gives 2 check norms.attn --shap=Sq=4
+says err "unknown option '--shap=Sq=4'; did you mean '--shape'?"
 # what rounding alone may turn over shows nothing, and neither does what is made of numbers near the end of f32
 cat >blind.attn <<'ATTN'
 import std.normalization;
