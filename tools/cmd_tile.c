@@ -48,8 +48,10 @@ static Status run_pass(TileFile *f) {
         return no_pass(f->arena, f->o->pass);
     Status s = may_run(f->p, pass_get(id));
     if (s != STATUS_DONE) return s;
-    PassOptions o = {
-        .target = cg_target(f->p->target), .dtype = f->p->dtype, .schedule = f->o->schedule};
+    PassOptions o = {.target = cg_target(f->p->target),
+                     .dtype = f->p->dtype,
+                     .shape = SHAPE_LONG,
+                     .schedule = f->o->schedule};
     bool good = pass_run(f->p, id, &o, &f->diags) && tile_verify(f->p, &f->diags);
     return good ? STATUS_DONE : STATUS_INPUT;
 }

@@ -183,7 +183,7 @@ says out 'axis N: Sk tile 64'
 gives 0 relu_attn.attn --target=sm_80 --schedule=rows=64,keys=64 --emit=schedule
 says out 'knobs rows=64,keys=64,warps=4,blocks=2'
 gives 0 a.tile --pass=tile --schedule=keys=32
-says out 'knobs warpgroups=2,registers=232,producer_registers=40,keys=32'
+says out 'knobs warpgroups=3,registers=160,producer_registers=32,keys=32'
 gives 0 check relu_attn.attn --schedule=rows=32,keys=31,few_keys=7 --shape=B=1,H=2,Sq=77,Sk=90
 gives 0 check relu_attn.attn --schedule=few_keys=7 --shape=B=1,H=2,Sq=1,Sk=90
 gives 2 relu_attn.attn --target=sm_90a --schedule=keys -o x.ptx
