@@ -74,8 +74,8 @@ static attn_status no_tensor(Binder *x, const char *name) {
             FAIL("%s: layout %s has no such tensor", name,
                  abi_layout_name((AbiLayout)x->v->layout));
     if (name && strcmp(name, "v") == 0) FAIL("v: %s shares v with k, it is not passed", x->v->name);
-    FAIL("%s: the %s of %s has no such tensor", name ? name : "(null)", phase_name(x->v->phase),
-         x->v->name);
+    FAIL("%s: the %s of %s has no such tensor", name ? name : "a name of NULL",
+         phase_name(x->v->phase), x->v->name);
 }
 
 static attn_status match_tensors(Binder *x) {
@@ -130,7 +130,8 @@ static attn_status match_scalars(Binder *x) {
     for (size_t k = 0; k < x->call->nscalars; k++) {
         const attn_scalar *s = &x->call->scalars[k];
         int i = find_tensor(x->v, s->name);
-        if (i < 0) FAIL("%s: %s has no such input", s->name ? s->name : "(null)", x->v->name);
+        if (i < 0)
+            FAIL("%s: %s has no such input", s->name ? s->name : "a name of NULL", x->v->name);
         if (x->v->tensors[i].rank) FAIL("%s: is a tensor, and was given as a scalar", s->name);
         if (x->scalar[i]) FAIL("%s: given twice", s->name);
         x->scalar[i] = true;
@@ -176,7 +177,7 @@ static attn_status sizes_of_call(Binder *x) {
         uint32_t k = 0;
         while (k < x->v->nsizes && (!s->name || strcmp(x->v->sizes[k].name, s->name) != 0)) k++;
         if (k == x->v->nsizes)
-            FAIL("%s: %s has no such size", s->name ? s->name : "(null)", x->v->name);
+            FAIL("%s: %s has no such size", s->name ? s->name : "a name of NULL", x->v->name);
         if (x->v->sizes[k].def.n) FAIL("%s: this size is computed and cannot be given", s->name);
         if (x->by[k]) FAIL("%s: given twice", s->name);
         attn_status status = set_size(x, k, s->value, "the call");

@@ -46,11 +46,11 @@ of_llvm() { # of_llvm NAME: of the same version as llvm-config
 # python3 needs modules, and one from elsewhere (pyenv, conda) does not see Debian's. The tests of the package need these two.
 python() {
     module=${1:-numpy, torch} seen=''
-    for path in $(all ${PYTHON:+"$PYTHON"} python3 /usr/bin/python3); do
+    for path in $(all ${PYTHON:+"$PYTHON"} python3 /usr/bin/python3 | awk '!seen[$0]++'); do
         "$path" -c "import $module" >/dev/null 2>&1 && echo "$path" && return
         seen="$seen; $path does not import them"
     done
-    echo "a python3 with $module is needed and was not found$seen" >&2
+    echo "a python3 with ${module%%;*} is needed and was not found (tests/deps.sh brings one)$seen" >&2
     return 1
 }
 # One whose PyTorch has operators (torch.library.custom_op), with Hugging Face's models beside it: the tests that need these run there.

@@ -261,11 +261,14 @@ def chunked(variant, attnc, folder):
 # ---- pages
 
 
+BUILT = "" if "PLAYGROUND" in os.environ else " (`make playground` builds it)"
+
+
 def page(variant, attnc, out):
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, f"{variant.name}.attn"), "w", encoding="utf-8") as f:
             f.write(variant.source)
-        play = f"[Open it in the playground]({link.link(variant.source)}). [All variants](README.md)."
+        play = f"[Open it in the playground]({link.link(variant.source)}){BUILT}. [All variants](README.md)."
         head = [f"# {variant.name}", "", variant.about, "", play, "", f"<!-- file: {variant.name}.attn -->", "```attn", variant.source.rstrip("\n"), "```", ""]
         if variant.attention:
             derived = explained(variant, attnc, folder)

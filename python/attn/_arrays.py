@@ -12,6 +12,7 @@ _NAMES = {
     "float32": 0, "float16": 1, "bfloat16": 2, "int32": 3, "bool": 4,
     "float8_e4m3fn": 5, "float8_e5m2": 6, "int8": 7,
 }  # fmt: skip
+BOOL = _NAMES["bool"]
 _CODES = _NAMES["float8_e4m3fn"], _NAMES["float8_e5m2"]  # a kernel that takes them takes their codes as uint8, too
 _FROM = {number: name for name, number in _NAMES.items()}
 _DLPACK = {(2, 32): 0, (2, 16): 1, (4, 16): 2, (0, 32): 3, (6, 8): 4, (10, 8): 5, (12, 8): 6, (0, 8): 7}

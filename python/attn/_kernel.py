@@ -217,6 +217,8 @@ class Kernel:
                 raise TypeError(f"{name}: layout {self.layout} has no such tensor")
             elif known is None or known[2]:
                 raise TypeError(f"{name}: {self.name} has no such input or size; an output is passed with out=" if known else self._unknown(name))
+            elif known[1] == 0 and isinstance(value, bool) and known[0] != _arrays.BOOL:
+                raise TypeError(f"{name}: is a scalar and takes a number, not {value}")
             elif known[1] == 0:
                 scalars[name] = _number(name, value)
             else:

@@ -207,6 +207,7 @@ class Recurrence(torch.nn.Module):
                  include: Sequence[str] = (), emit: Union[str, Sequence[str]] = (), opt: int = 3, deterministic: Optional[bool] = None) -> None:  # fmt: skip
         super().__init__()
         self.spec = _torch._specify(source, entry, defines, include, emit, opt, deterministic, "recurrence")
+        _torch._read_declared(self.spec)
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *inputs: Any, state0: Optional[torch.Tensor] = None,
                 spread: "Optional[Spread]" = None, **named: Any) -> Outputs:  # fmt: skip

@@ -119,6 +119,13 @@ def _declared(spec: str) -> str:
     return _read_declared(spec)
 
 
+@_constant
+def _in_f32(spec: str) -> str:
+    """The arrays that the source has in f32, by their names."""
+    rows, _ = _rows(spec)
+    return " ".join(re.findall(r"^  input (\w+): f32\[", rows, re.M))
+
+
 @functools.lru_cache(maxsize=None)
 def _asks_order(spec: str) -> Optional[bool]:
     asked: Optional[bool] = json.loads(spec).get("deterministic")
@@ -516,6 +523,8 @@ def _sort(declared: Dict[str, bool], variant: str, listed: Sequence[Any], named:
         raise TypeError(f"{variant} takes {len(inputs)} inputs ({', '.join(inputs)}), not {len(listed) - len(declared) + len(inputs)}")
     given = dict(zip(declared, listed))
     for name, x in named.items():
+        if name == "emit" and name not in declared:
+            raise TypeError(f"emit: goes to the constructor of the module, which is made once: emit={x!r} beside the source")
         if name not in declared:
             near = difflib.get_close_matches(name, inputs, 1)
             raise TypeError(f"{name}: {variant} has no such input" + (f" (did you mean '{near[0]}'?)" if near else f"; it has {', '.join(inputs) or 'none'}"))
@@ -619,6 +628,9 @@ def _prepared(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: D
         _check_gradient(i.strip("=+"), given[i.strip("=+")], i.endswith("+"))
     given.update((n, _number(n, given[n])) for n, array in declared.items() if not array)
     arrays = {n: x for n, x in given.items() if declared[n] or isinstance(x, torch.Tensor)}
+    for name in _in_f32(spec).split():  # of model.bfloat16(): no bit is lost, and the gradient goes back
+        if isinstance(arrays[name], torch.Tensor) and arrays[name].dtype in (torch.bfloat16, torch.float16):
+            arrays[name] = arrays[name].float()
     for name, x in arrays.items():
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name}: takes a tensor of PyTorch, not a {type(x).__name__}")
@@ -660,6 +672,7 @@ class Attention(torch.nn.Module):
                  deterministic: Optional[bool] = None) -> None:  # fmt: skip
         super().__init__()
         self.spec = _specify(source, entry, defines, include, emit, opt, deterministic)
+        _read_declared(self.spec)  # what is wrong with the source is told here
         self.mesh = mesh
         self._spreads: "Dict[int, Spread]" = {}
         if mesh is not None:

@@ -382,7 +382,7 @@ class Python(unittest.TestCase):
         o = self.sum(q, k, v, bias, 0.5, q_offset=0)
         for half in (np.float32(0.5), np.array(0.5)):
             np.testing.assert_array_equal(self.sum(q, k, v, bias, half, q_offset=0), o)
-        for bad in (np.ones(2, np.float32), "x", "0.5", None, 1j, 10**400):
+        for bad in (np.ones(2, np.float32), "x", "0.5", None, 1j, 10**400, True):
             with self.assertRaisesRegex(TypeError, "scale: is a scalar and takes a number, not "):
                 self.sum(q, k, v, bias, bad, q_offset=0)
         with self.assertRaisesRegex(attn.Error, r"scale: 1e\+60 is more than f32 holds"):

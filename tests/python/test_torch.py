@@ -591,6 +591,25 @@ class Mistakes(Case):
         self.refused(TypeError, "^nothing: ", q, k, v, bias, 1.0, table, emit="nothing", **biased)
         self.refused(attn.CompileError, "error: ", q, k, v, source="attention a { dim D = 8; score(q, k) = z; normalize(s) = s; }")
 
+    def test_what_a_source_has_wrong_is_told_where_it_is_given(self):
+        with self.assertRaisesRegex(attn.CompileError, "expected ';'"):
+            attn.Attention("attention a { dim D = 8; score(q, k) = dot(q, k) normalize(s) = s; }")
+        with self.assertRaisesRegex(TypeError, "^emit: goes to the constructor"):
+            attn.Attention(CAUSAL)(*operands(), emit="lse")
+
+    def test_inputs_in_f32_take_what_bfloat16_leaves_of_them(self):
+        q, k, v = (x.bfloat16() for x in operands(d=8))
+        module = attn.Attention("import std.normalization; attention a { dim D = 8; input b: f32[H] grad; score(q, k) = dot(q, k); modify(s, b2, h) = s * b[h]; normalize(s) = softmax(s); }")
+        found = []
+        for dtype in torch.float32, torch.bfloat16:
+            b = torch.full((4,), 0.5, dtype=dtype, requires_grad=True)
+            o = module(q, k, v, b)
+            o.float().square().sum().backward()
+            self.assertEqual(b.grad.dtype, dtype)
+            found.append((o, b.grad))
+        self.assertTrue(torch.equal(found[0][0], found[1][0]))
+        self.assertTrue(torch.equal(found[0][1].bfloat16(), found[1][1]))
+
     def test_no_gradient_vanishes(self):
         q, k, v = operands(d=8)
         bias, table = torch.randn(4, 7), torch.randn(3).bfloat16()

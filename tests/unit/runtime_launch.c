@@ -294,7 +294,7 @@ TEST(refuses_names) {
     w.tensors[TROWS].name = "part"; // workspace is not given by name
     refused(&w, "part: the forward of sum has no such tensor");
     w.tensors[TROWS].name = NULL;
-    refused(&w, "(null): the forward of sum has no such tensor");
+    refused(&w, "a name of NULL: the forward of sum has no such tensor");
     w.tensors[TROWS].name = "q";
     refused(&w, "q: given twice");
     w.tensors[TROWS].name = "scale";
