@@ -325,7 +325,8 @@ static Status sizes(Bind *c, const char *shape) {
     if (s != STATUS_DONE) return s;
     for (int i = 0; i < c->sig->sizes.n; i++)
         if (!c->from[i])
-            return cmd_fail(STATUS_USAGE, "no array gives the size %s: --shape=%s=... does (each --shape is a "
+            return cmd_fail(STATUS_USAGE,
+                            "no array gives the size %s: --shape=%s=... does (each --shape is a "
                             "configuration of its own: sizes of one go together, --shape=A=1,B=2)",
                             c->sig->sizes.data[i], c->sig->sizes.data[i]);
     return heads_divide(c);
