@@ -16,16 +16,17 @@ static int up(int n, int to) { return (n + to - 1) / to * to; }
 
 // ---- how one lies
 
-// What is stored through a buffer; NULL: it is another one.
-static const TileOp *stored_through(const TileKernel *k, const TileValue *buffer) {
-    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        if (op->kind == TILE_STORE && op->args.n > 1 && op->args.data[1] == buffer) return op;
+// What is stored through a buffer, or added; NULL: it is another one.
+static const TileOp *goes_through(const TileKernel *k, const TileValue *buffer, bool adds) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
+        bool through = op->kind == TILE_STORE && op->args.n > 1 && op->args.data[1] == buffer;
+        if (through && op->add == adds) return op;
+    }
     return NULL;
 }
 
 static bool in_blocks(const TileKernel *k, const TileValue *v) {
-    const TileOp *store = stored_through(k, v);
-    return store && store->add;
+    return goes_through(k, v, true) != NULL;
 }
 
 bool tile_by_groups(const TileKernel *k) { return k->schedule.knobs.groups; }
@@ -42,8 +43,7 @@ static bool in_panels(const TileKernel *k, const TileValue *v) {
     if (is_piped(v)) return v->rank == 2 && dtype_half(v->dtype);
     if (v->def->kind == TILE_MAP)
         return tile_has_roles(k) && v->rank == 2 && v->home == HOME_SHARED;
-    const TileOp *store = stored_through(k, v);
-    return store && !store->add;
+    return goes_through(k, v, false) && !in_blocks(k, v);
 }
 
 static TileShared with_axes(const TileKernel *k, TileShared t, int row, int col) {
@@ -145,6 +145,13 @@ TileShared tile_shared(const TileProgram *p, const TileKernel *k, const TileValu
     t.row_axis = renamed(of, v, t.row_axis);
     t.col_axis = renamed(of, v, t.col_axis);
     return t;
+}
+
+int tile_own_panels(const TileProgram *p, const TileKernel *k, const TileValue *buffer) {
+    enum { PANEL_BYTES = 16 * HOME_PITCH };
+    int warps = k->schedule.warps;
+    TileShared t = tile_shared(p, k, buffer);
+    return t.order == ORDER_BLOCKS && warps ? t.bytes / warps / PANEL_BYTES : 0;
 }
 
 // ---- strips
@@ -253,14 +260,18 @@ static void put_strips(Space *s) {
     }
 }
 
-// Panels want to be aligned to 1024 bytes: pipes and buffers of them come first.
+// Panels want to be aligned to 1024 bytes: pipes and buffers of them come first, and those of sums, through which panels may go.
+static bool is_aligned(const Space *s, const TileValue *v) {
+    TileOrder order = tile_shared(s->p, s->k, v).order;
+    return order == ORDER_PANELS || order == ORDER_BLOCKS;
+}
+
 static void put_all(Space *s, TileKind kind, bool panels) {
     for (const TileOp *op = tile_next(&s->k->body, NULL); op; op = tile_next(&s->k->body, op)) {
         bool made = op->kind == kind || (kind == TILE_ALLOC && tile_makes_shared(op));
         for (int i = 0; made && i < op->results.n; i++) {
             const TileValue *v = op->results.data[i];
-            bool in = tile_shared(s->p, s->k, v).order == ORDER_PANELS;
-            if (v->home == HOME_SHARED && in == panels) put(s, v);
+            if (v->home == HOME_SHARED && is_aligned(s, v) == panels) put(s, v);
         }
     }
 }

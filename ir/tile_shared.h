@@ -52,6 +52,10 @@ bool tile_by_groups(const TileKernel *k); // without roles, but products are tho
 // pipe, two more, and those of the rings of tiles; what the rings hold comes last.
 int tile_shared_layout(const TileProgram *p, const TileKernel *k, int *offset, int *barriers);
 
+// Of a buffer that sums go through, whose parts are each a warp's own: panels of the warp's 16 rows for which such a part has
+// room. 0: none, or it is no such buffer.
+int tile_own_panels(const TileProgram *p, const TileKernel *k, const TileValue *buffer);
+
 // Reductions over an axis that warps share go through the end of a block's shared memory: its bytes, two halves that operations use
 // by turns, each with a number for each row and each part of the warps. 0: there are none.
 int tile_crossing_bytes(const TileKernel *k);

@@ -24,7 +24,7 @@ enum {
     ABI_MAX_KERNELS = 256,
     ABI_MAX_ARGS = 512, // 8 bytes each: what a CUDA launch takes (4 KB)
     ABI_MAX_GRID = 5,
-    ABI_MAX_MAPS = 8,     // tensor maps of one kernel
+    ABI_MAX_MAPS = 12,    // tensor maps of one kernel
     ABI_MAX_MAP_RANK = 5, // what the hardware takes
     ABI_ENDS = 1 << 30,   // rows, where a map's rows end with a sequence,
     ABI_ENDS_RANK = 2,    // and coordinates more than dimensions

@@ -187,7 +187,8 @@ void nv90_bulk_load(Cg *cg, Val to, Val map, Val barrier, const Val *at, int ran
 void nv90_bulk_prefetch(Cg *cg, Val map, const Val *at, int rank); // into the L2 cache
 void nv90_bulk_store(Cg *cg, Val map, Val from, const Val *at, int rank, Val when);
 void nv90_bulk_commit(Cg *cg);
-void nv90_bulk_wait_read(Cg *cg); // all of this thread's stores have read their source
+void nv90_bulk_wait_read(
+    Cg *cg, int but); // all of this thread's stores but the last ones have read their source
 void nv90_add_words(Cg *cg, Val to, const Val x[4],
                     Val when); // f32 to global memory, at a multiple of 16 bytes; when: i1
 // Adds f32 to global memory, at a multiple of 16 bytes; when: i1.

@@ -162,9 +162,9 @@ void nv90_bulk_commit(Cg *cg) {
     cg_intrinsic(cg, "llvm.nvvm.cp.async.bulk.commit.group", NULL, 0, NULL, 0);
 }
 
-void nv90_bulk_wait_read(Cg *cg) {
-    Val none = cg_i32(cg, 0);
-    cg_intrinsic(cg, "llvm.nvvm.cp.async.bulk.wait.group.read", NULL, 0, &none, 1);
+void nv90_bulk_wait_read(Cg *cg, int but) {
+    Val last = cg_i32(cg, but);
+    cg_intrinsic(cg, "llvm.nvvm.cp.async.bulk.wait.group.read", NULL, 0, &last, 1);
 }
 
 void nv90_prefetch_map(Cg *cg, Val map) {

@@ -3,7 +3,7 @@
 // In: a TILE_STORE of a fragment through a buffer of panels. Out: each warp writes its 16 rows
 // there and has the copy engine store them, as many columns at a time as the buffer has; nobody waits
 // for another warp. The copy engine leaves out what lies past the tensor's ends. The buffer is written
-// again once the engine has read it.
+// again once the engine has read it. In a buffer of sums a warp's rows go through its own part, a panel at a time.
 #include "codegen/nvptx/sm90.h"
 #include "ir/tile_blocks.h"
 
@@ -23,18 +23,17 @@ static Val pair(Cg *cg, const TileValue *v, Dtype t, int n, int r) {
     return nv_pack(cg, t, low, nv_element(cg, v, v->layout, part));
 }
 
-// From column `first` on. Four 8 x 8 matrices at a time: rows 0 and 8, columns n and n + 1. Lane l gives the address of row
-// l % 8 of matrix l / 8.
-static void write_panels(Cg *cg, const TileValue *v, Dtype t, const TileShared *tile, int first,
+// `columns` from column `first` on, panels `apart` bytes from each other. Four 8 x 8 matrices at a time: rows 0 and 8, columns n and
+// n + 1. Lane l gives the address of row l % 8 of matrix l / 8.
+static void write_panels(Cg *cg, const TileValue *v, Dtype t, int columns, int apart, int first,
                          Val warp_base) {
     Val lane = nv_state(cg)->gpu.lane;
     Val row = cg_add(cg, low(cg, lane, 7), cg_times(cg, low(cg, right(cg, lane, 3), 1), 8));
     Val high = right(cg, lane, 4), key = low(cg, row, 7);
     Val at = cg_add(cg, warp_base, cg_times(cg, row, HOME_PITCH));
-    for (int n = 0; n < tile->cols / 8; n += 2) {
+    for (int n = 0; n < columns / 8; n += 2) {
         Val piece = cg_xor(cg, cg_plus(cg, high, n % 8), key);
-        Val to =
-            cg_plus(cg, cg_add(cg, at, cg_times(cg, piece, 16)), n / 8 * tile->rows * HOME_PITCH);
+        Val to = cg_plus(cg, cg_add(cg, at, cg_times(cg, piece, 16)), n / 8 * apart);
         Val x[4];
         for (int i = 0; i < 4; i++) x[i] = pair(cg, v, t, first / 8 + n + i / 2, i % 2);
         nv90_stmatrix(cg, to, x, false);
@@ -70,47 +69,79 @@ void nv90_write_matrix(Cg *cg, const TileValue *v, const TileShared *tile, Val b
     if (lies_across(cg, v, tile))
         write_across(cg, v, base);
     else
-        write_panels(cg, v, v->dtype, tile, 0, cg_add(cg, base, mine));
+        write_panels(cg, v, v->dtype, tile->cols, tile->rows * HOME_PITCH, 0,
+                     cg_add(cg, base, mine));
 }
 
-static void start_store(Cg *cg, const TileOp *op, const TileShared *tile, int first, Val warp_base,
-                        Val warp_row) {
+// How a warp's rows go through a buffer: so many columns at a time, in one of its places for as many.
+typedef struct Way {
+    Val base;  // of the warp's rows in the first place
+    int apart; // bytes from panel to panel
+    int columns, places;
+    int since; // how often places were taken, by the stores before this one, since all were free
+} Way;
+
+static void start_store(Cg *cg, const TileOp *op, const Way *way, int first, int columns,
+                        Val from) {
     const TileTensor *t = &cg->p->tensors.data[op->tensor];
     Val at[CG_MAP_RANK], end = NULL;
-    int col = t->rank - 1, rank = t->rank;
+    int col = t->rank - 1, rank = t->rank, row_axis = op->args.data[0]->axis[0];
     for (int d = 0; d < t->rank; d++) {
-        bool rows = op->coord[d].axis == tile->row_axis;
+        bool rows = op->coord[d].axis == row_axis;
         at[d] = op->each[d] ? nv90_run(cg, op, d, &end) : cg_uniform(cg, op->coord[d].at);
-        if (rows && !op->each[d]) at[d] = cg_times(cg, at[d], cg->k->axes[tile->row_axis].extent);
-        if (rows) at[d] = cg_add(cg, at[d], warp_row);
+        if (rows && !op->each[d]) at[d] = cg_times(cg, at[d], cg->k->axes[row_axis].extent);
+        if (rows) at[d] = cg_add(cg, at[d], cg_times(cg, nv_state(cg)->warp, TILE_BLOCK_ROWS));
     }
     Val lead = cg_is(cg, nv_state(cg)->gpu.lane, 0);
     int all = cg->k->axes[op->coord[col].axis].extent;
-    Val map = nv90_map_param(cg, op->tensor, 16),
+    Val map = nv90_map_param(cg, op->tensor, TILE_BLOCK_ROWS),
         column = cg_plus(cg, cg_times(cg, at[col], all), first);
     if (end) rank = nv90_cut(cg, at, rank, end), col = rank - 1;
-    for (int i = 0; i * HOME_PANEL < tile->cols; i++) {
+    for (int i = 0; i * HOME_PANEL < columns; i++) {
         at[col] = cg_plus(cg, column, i * HOME_PANEL);
-        Val from = cg_plus(cg, warp_base, i * tile->rows * HOME_PITCH);
-        nv90_bulk_store(cg, map, from, at, rank, lead);
+        nv90_bulk_store(cg, map, cg_plus(cg, from, i * way->apart), at, rank, lead);
     }
     nv90_bulk_commit(cg);
 }
 
-void nv90_store_through(Cg *cg, const TileOp *op) {
-    const TileValue *v = op->args.data[0], *buffer = op->args.data[1];
+// Of the stores that go through the same buffer behind the loops, one after the other: the panels before those of `op`.
+static int panels_before(const Cg *cg, const TileOp *op) {
+    int n = 0;
+    for (const TileOp *other = op->prev; other && other->kind == TILE_STORE; other = other->prev)
+        if (other->args.n > 1 && other->args.data[1] == op->args.data[1] && !other->add)
+            n += (cg->k->axes[other->args.data[0]->axis[1]].extent + HOME_PANEL - 1) / HOME_PANEL;
+    return n;
+}
+
+static Way way_through(Cg *cg, const TileOp *op) {
+    const TileValue *buffer = op->args.data[1];
     TileShared tile = tile_shared(cg->p, cg->k, buffer);
+    Val base = cg->value[buffer->id].mem, warp = nv_state(cg)->warp;
+    enum { PANEL_BYTES = TILE_BLOCK_ROWS * HOME_PITCH }; // of a warp's rows
+    if (tile.order == ORDER_PANELS)
+        return (Way){cg_add(cg, base, cg_times(cg, warp, PANEL_BYTES)), tile.rows * HOME_PITCH,
+                     tile.cols, 1, 0};
+    int places = tile_own_panels(cg->p, cg->k, buffer);
+    assert(tile.order == ORDER_BLOCKS && places > 0);
+    return (Way){cg_add(cg, base, cg_times(cg, warp, places * PANEL_BYTES)), PANEL_BYTES,
+                 HOME_PANEL, places, panels_before(cg, op)};
+}
+
+void nv90_store_through(Cg *cg, const TileOp *op) {
+    const TileValue *v = op->args.data[0];
     Dtype t = cg->p->tensors.data[op->tensor].dtype;
-    assert(tile.order == ORDER_PANELS && dtype_half(t) && tile.cols % 16 == 0);
-    Val warp_row = cg_times(cg, nv_state(cg)->warp, 16);
-    Val base = cg_add(cg, cg->value[buffer->id].mem, cg_times(cg, warp_row, HOME_PITCH));
-    for (int first = 0; first < cg->k->axes[v->axis[1]].extent; first += tile.cols) {
-        nv90_bulk_wait_read(cg);
+    Way way = way_through(cg, op);
+    int all = cg->k->axes[v->axis[1]].extent;
+    assert(dtype_half(t) && way.columns % 16 == 0);
+    for (int first = 0; first < all; first += way.columns) {
+        int turn = way.since++, columns = all - first < way.columns ? all - first : way.columns;
+        Val at = cg_plus(cg, way.base, turn % way.places * way.apart);
+        nv90_bulk_wait_read(cg, turn < way.places ? turn : way.places - 1);
         nv90_warp_sync(cg);
-        write_panels(cg, v, t, &tile, first, base);
+        write_panels(cg, v, t, columns, way.apart, first, at);
         nv90_proxy_fence(cg);
         nv90_warp_sync(cg);
-        start_store(cg, op, &tile, first, base, warp_row);
+        start_store(cg, op, &way, first, columns, at);
     }
 }
 
@@ -246,7 +277,7 @@ void nv90_add_through(Cg *cg, const TileOp *op) {
         there = cg_select(cg, cg_less(cg, left, most), left, most);
         in = cg_and(cg, in, cg_icmp(cg, LLVMIntSGT, left, cg_i32(cg, 0)));
     }
-    nv90_bulk_wait_read(cg);
+    nv90_bulk_wait_read(cg, 0);
     nv90_warp_sync(cg);
     write_blocks(cg, v, columns, cg_add(cg, base, cg_times(cg, lane, HOME_PIECE)));
     nv90_proxy_fence(cg);
@@ -260,7 +291,7 @@ void nv90_stores_end(Cg *cg) {
     const TileBlock *body = &nv90_state(cg)->role->body;
     for (const TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op))
         if (op->kind == TILE_STORE && op->args.n > 1) {
-            nv90_bulk_wait_read(cg);
+            nv90_bulk_wait_read(cg, 0);
             return;
         }
 }

@@ -463,14 +463,22 @@ static bool buffer_fits(const Sm90 *s, const TileOp *store) {
            target_get(s->p->target)->shared_bytes;
 }
 
+// Gradients of keys leave through the same buffer, which is free when the loops are done, where a warp's part has room for a panel of its rows.
+static bool goes_behind(const Sm90 *s, const TileOp *store) {
+    const TileValue *v = store->args.data[0];
+    return !store->add && v->rank == 2 && dtype_half(s->p->tensors.data[store->tensor].dtype);
+}
+
 // All through one, where there is room: each warp has its own part of it.
 void sm90_sum_through(Sm90 *s) {
     TileOp *roles = s->k->body.first;
     TileValue *buffer = NULL;
     while (roles->kind != TILE_ROLE) roles = roles->next;
     for (TileOp *op = tile_next(&s->k->body, NULL); op; op = tile_next(&s->k->body, op)) {
-        if (op->kind != TILE_STORE || !op->add || op->args.n != 1) continue;
-        if (!tile_may_block(&s->p->tensors.data[op->tensor])) continue;
+        if (op->kind != TILE_STORE || op->args.n != 1) continue;
+        if (op->add ? !tile_may_block(&s->p->tensors.data[op->tensor])
+                    : !buffer || !goes_behind(s, op) || !tile_own_panels(s->p, s->k, buffer))
+            continue;
         if (!buffer && !buffer_fits(s, op)) return;
         if (!buffer) buffer = buffer_for(s, roles, op);
         tile_arg(s->p, op, buffer);
