@@ -533,6 +533,7 @@ static bool parse_places(Parse *P, TileOp *op) {
     op->peels = take(P, "/");
     if (op->peels && !parse_place(P, &op->peeled)) return false;
     op->turn = take(P, "turn");
+    op->holds = op->turn && op->kind == TILE_MMA && take(P, "holds");
     if (!take(P, "lands")) return true;
     op->after = -1;
     return take_int(P, &op->lands) && (!take(P, "after") || take_int(P, &op->after));

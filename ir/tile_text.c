@@ -401,7 +401,7 @@ static void place(Out *o, const TileOp *op) {
     if (!op->role || op->kind == TILE_ROLE) return;
     text_printf(o->text, " @%s %d:%d", op->role, op->place.stage, op->place.order);
     if (op->peels) text_printf(o->text, " / %d:%d", op->peeled.stage, op->peeled.order);
-    if (op->turn) text_puts(o->text, " turn");
+    if (op->turn) text_puts(o->text, op->holds ? " turn holds" : " turn");
     if (!op->lands) return;
     text_printf(o->text, " lands %d", op->lands);
     if (op->after >= 0) text_printf(o->text, " after %d", op->after);

@@ -3,7 +3,7 @@
 //
 // In: the current op, of a verifier that goes through a kernel. Out: whether it keeps the rules.
 // Holds afterwards: roles stand last and are not nested; a pipe has one role that fills it, always in one way, and
-// others that take; what stands behind a `next` has one before it in its block.
+// others that take, or also itself what it gives; what stands behind a `next` has one before it in its block.
 #include "ir/tile_verify.h"
 
 #include <string.h>
@@ -19,7 +19,7 @@ static bool check_when(Verify *V) {
     return !V->op->when || verify_ex(V, V->op->when, EX_BOOL, &s);
 }
 
-// One role fills a pipe, others take from it: whoever else does is the first that stands wrong.
+// One role fills a pipe, others take from it, or also itself what it gives: whoever else does is the first that stands wrong.
 static bool check_partner(Verify *V, const TileValue *pipe) {
     const TileBlock *b = &V->k->body;
     bool takes = V->op->kind == TILE_TAKE;
@@ -31,7 +31,8 @@ static bool check_partner(Verify *V, const TileValue *pipe) {
             return verify_fail(V, "%%%s is filled by two roles", pipe->name);
         if (fills && !takes && op->kind != V->op->kind)
             return verify_fail(V, "%%%s is filled in two ways", pipe->name);
-        if (fills == takes && same_role)
+        bool gives = op->kind == TILE_GIVE || V->op->kind == TILE_GIVE;
+        if (fills == takes && same_role && !gives)
             return verify_fail(V, "%%%s is filled and taken from by one role", pipe->name);
     }
     return true;

@@ -18,20 +18,23 @@ static bool shares_in_turns(const TileOp *role) {
     return false;
 }
 
+static Nv90Walk walk_from(Cg *cg, int parity) {
+    Nv90Walk w = {cg_alloca(cg, cg->i32, "stage"), cg_alloca(cg, cg->i32, "parity")};
+    cg_store(cg, cg_i32(cg, 0), w.stage);
+    cg_store(cg, cg_i32(cg, parity), w.parity);
+    return w;
+}
+
 // A role's variables: every pipe is followed from its beginning.
 static void begin_variables(Cg *cg) {
     Nv90 *h = nv90_state(cg);
     Val zero = cg_i32(cg, 0);
     for (int i = 0; i < h->pipes.n; i++) {
         Nv90Pipe *p = &h->pipes.data[i];
-        p->stage = cg_alloca(cg, cg->i32, "stage");
-        p->parity = cg_alloca(cg, cg->i32, "parity");
+        p->fills = walk_from(cg, 1), p->takes = walk_from(cg, 0);
         p->last = cg_alloca(cg, cg->i32, "last");
         p->place = nv90_place(cg, nv90_shared(cg, p->data));
-        cg_store(cg, zero, p->stage);
         cg_store(cg, zero, p->last);
-        bool fills = p->giver ? p->giver == h->role : is_producer(h->role);
-        cg_store(cg, cg_i32(cg, fills), p->parity);
     }
     h->shared = shares_in_turns(h->role) ? cg_alloca(cg, cg->i32, "shared") : NULL;
     if (h->shared) cg_store(cg, zero, h->shared);

@@ -16,6 +16,11 @@ enum {
 
 typedef struct Nv90Product Nv90Product;
 
+typedef struct
+    Nv90Walk { // allocas of a role: the stage that comes next, and the parity of its barrier
+    Val stage, parity;
+} Nv90Walk;
+
 typedef struct Nv90Pipe {
     const TileValue *ring;
     TileShared tile;
@@ -25,10 +30,9 @@ typedef struct Nv90Pipe {
     bool by_threads;       // the producer's threads copy what fills it, piece by piece
     int leader;            // which pipe's stages and barriers a vector has; -1: its own
     int bytes;             // that fill a stage, with those of vectors
-    // Of the current role, as allocas: the stage that comes next and the parity of its barrier, and
-    // the stage taken last.
-    Val stage, parity, last;
-    Val place; // i64: of the ring, as descriptors want it
+    Nv90Walk fills, takes; // of the current role, which may take what it gives;
+    Val last;              // an alloca: the stage taken last
+    Val place;             // i64: of the ring, as descriptors want it
 } Nv90Pipe;
 
 typedef struct Nv90Map { // a tensor map among the kernel's arguments

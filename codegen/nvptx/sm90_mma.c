@@ -122,7 +122,8 @@ static Val right_descriptor(Cg *cg, const Operands *o, const TileShared *t, cons
         p->middle = cg_add(cg, cg_add(cg, all, first), middle);
         p->most = HOME_PANEL / 2;
     }
-    return cg_add(cg, all, first);
+    Val mine = cg_add(cg, all, first), stage = nv90_state(cg)->stage[o->left->id];
+    return stage && p->steps >= WORTH_A_CHANGE ? changing(cg, mine, stage) : mine;
 }
 
 static void begin_sum(Cg *cg, const TileOp *op) {
@@ -319,7 +320,7 @@ void nv90_pinned_wait(Cg *cg, const TileOp *map, Val *held, int n) {
     nv90_mma_wait(cg, map->pending);
     bring_forward(cg, map, TILE_DROP);
     nv90_barrier_wait(cg, done, odd);
-    Val stage = cg_load(cg, cg->i32, h->pipes.data[0].stage);
+    Val stage = cg_load(cg, cg->i32, h->pipes.data[0].takes.stage);
     for (int i = 0; acc && i < n; i++) held[i] = nv90_behind_landed(cg, held[i], acc->e[0], stage);
     bring_forward(cg, map, TILE_MAP);
 }

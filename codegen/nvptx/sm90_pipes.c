@@ -30,16 +30,16 @@ static Val next_stage(Cg *cg, const Nv90Pipe *p, Val stage, Val *turns) {
     return cg_select(cg, wraps, cg_i32(cg, 0), next);
 }
 
-static void advance(Cg *cg, const Nv90Pipe *p, Val when) { // when: i1 or NULL
-    Val stage = stage_of(cg, p, p->stage), parity = get(cg, p->parity), turns;
+static void advance(Cg *cg, const Nv90Pipe *p, const Nv90Walk *w, Val when) { // when: i1 or NULL
+    Val stage = stage_of(cg, p, w->stage), parity = get(cg, w->parity), turns;
     Val next = next_stage(cg, p, stage, &turns);
     Val turned = cg_xor(cg, parity, turns);
     if (when) {
         next = cg_select(cg, when, next, stage);
         turned = cg_select(cg, when, turned, parity);
     }
-    cg_store(cg, next, p->stage);
-    cg_store(cg, turned, p->parity);
+    cg_store(cg, next, w->stage);
+    cg_store(cg, turned, w->parity);
 }
 
 // The pipe whose stages and barriers it has.
@@ -128,11 +128,11 @@ static void start_copy(Cg *cg, const Nv90Pipe *p, Copy *c) {
 // The barrier counts every thread, when its pieces are there.
 static void fill_by_threads(Cg *cg, const TileOp *op, const Nv90Pipe *p) {
     Blk done = cg_if(cg, op->when ? cg_uniform(cg, op->when) : NULL, "when");
-    Val stage = stage_of(cg, p, p->stage);
-    nv90_barrier_wait(cg, barrier_at(cg, p->empty, stage), get(cg, p->parity));
+    Val stage = stage_of(cg, p, p->fills.stage);
+    nv90_barrier_wait(cg, barrier_at(cg, p->empty, stage), get(cg, p->fills.parity));
     nv_copy_to(cg, op, stage_address(cg, p, stage));
     nv90_barrier_copied(cg, barrier_at(cg, p->full, stage));
-    advance(cg, p, NULL);
+    advance(cg, p, &p->fills, NULL);
     if (done) cg_enter(cg, done);
 }
 
@@ -149,23 +149,23 @@ void nv90_fill(Cg *cg, const TileOp *op) {
         return;
     }
     Blk done = cg_if(cg, op->when ? cg_uniform(cg, op->when) : NULL, "when");
-    Val stage = stage_of(cg, p, p->stage);
+    Val stage = stage_of(cg, p, p->fills.stage);
     if (p->bytes > p->tile.bytes) cg_store(cg, stage, p->last);
     Copy c = copy_of(cg, op, p, stage);
-    nv90_barrier_wait(cg, barrier_at(cg, p->empty, stage), get(cg, p->parity));
+    nv90_barrier_wait(cg, barrier_at(cg, p->empty, stage), get(cg, p->fills.parity));
     Blk rest = nv90_state(cg)->all_produce ? nv90_one(cg) : NULL;
     start_copy(cg, p, &c);
     if (rest) cg_enter(cg, rest);
-    advance(cg, p, NULL);
+    advance(cg, p, &p->fills, NULL);
     if (done) cg_enter(cg, done);
 }
 
 void nv90_give(Cg *cg, const TileOp *op) {
     const Nv90Pipe *p = nv90_pipe(cg, op->args.data[0]);
     const TileValue *v = op->args.data[1];
-    Val stage = stage_of(cg, p, p->stage), to = stage_address(cg, p, stage);
+    Val stage = stage_of(cg, p, p->fills.stage), to = stage_address(cg, p, stage);
     nv90_pack(cg);
-    nv90_barrier_wait(cg, barrier_at(cg, p->empty, stage), get(cg, p->parity));
+    nv90_barrier_wait(cg, barrier_at(cg, p->empty, stage), get(cg, p->fills.parity));
     if (p->tile.order == ORDER_PANELS) {
         nv90_write_matrix(cg, v, &p->tile, to);
         nv90_proxy_fence(cg);
@@ -175,13 +175,40 @@ void nv90_give(Cg *cg, const TileOp *op) {
         nv90_write_threads(cg, v, to);
     }
     nv90_barrier_arrive(cg, barrier_at(cg, p->full, stage), NULL);
-    advance(cg, p, NULL);
+    advance(cg, p, &p->fills, NULL);
 }
 
 static void bind_view(Cg *cg, const TileValue *v, const Nv90Pipe *p, Val stage) {
     nv90_state(cg)->stage[v->id] = stage;
     cg->value[v->id] = (CgValue){.mem = stage_address(cg, p, stage)};
     nv90_state(cg)->rows[v->id] = nv90_is_left(cg, v) ? nv90_left(cg, v) : NULL;
+}
+
+// Of a pipe: stages that the blocks' operations before `end` give and do not take. A loop's body leaves as many as it found.
+static int left_by(const TileBlock *b, const TileOp *end, const TileValue *pipe) {
+    int n = 0;
+    for (const TileOp *op = b->first; op != end; op = op->next) {
+        bool its = op->args.n && op->args.data[0] == pipe;
+        n += its && op->kind == TILE_GIVE;
+        n -= its && op->kind == TILE_TAKE;
+        if (op->kind == TILE_AT) n += left_by(&op->body, NULL, pipe);
+    }
+    return n;
+}
+
+static int left_before(const TileOp *take) {
+    int n = 0;
+    for (const TileOp *op = take; op; op = op->block->owner)
+        n += left_by(op->block, op, take->args.data[0]);
+    return n;
+}
+
+// What a role takes of its own lies so many stages behind the one that it gives next: one or two, of two.
+static void find_own(Cg *cg, const TileOp *op, const Nv90Pipe *p, Val *stage, Val *parity) {
+    bool both = left_before(op) == p->ring->stages;
+    Val next = get(cg, p->fills.stage), turned = get(cg, p->fills.parity);
+    *stage = both ? next : cg_xor(cg, next, cg_i32(cg, 1));
+    *parity = both ? turned : cg_xor(cg, turned, next);
 }
 
 // Where `when` is false the wait is for a barrier that is always complete: a branch would let no
@@ -193,7 +220,9 @@ void nv90_take(Cg *cg, const TileOp *op) {
         bind_view(cg, op->results.data[0], p, stage_of(cg, p, leader_of(cg, p)->last));
         return;
     }
-    Val stage = stage_of(cg, p, p->stage), parity = get(cg, p->parity);
+    bool own = p->giver == h->role && p->ring->stages == 2;
+    Val stage = stage_of(cg, p, p->takes.stage), parity = get(cg, p->takes.parity);
+    if (own) find_own(cg, op, p, &stage, &parity);
     Val full = barrier_at(cg, p->full, stage), when = op->when ? cg_uniform(cg, op->when) : NULL;
     if (when) {
         full = cg_select(cg, when, full, nv90_shared(cg, h->done));
@@ -205,7 +234,7 @@ void nv90_take(Cg *cg, const TileOp *op) {
         nv90_barrier_wait(cg, full, parity);
     if (p->by_threads) nv90_proxy_fence(cg); // products read what threads wrote
     cg_store(cg, stage, p->last);
-    advance(cg, p, when);
+    if (!own) advance(cg, p, &p->takes, when);
     bind_view(cg, op->results.data[0], p, stage);
 }
 

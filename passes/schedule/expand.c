@@ -229,6 +229,13 @@ static TileOp *loop_like(Expand *e, const Chain *c, int j) {
     return loop;
 }
 
+// In loop j, the tile of the step before this one.
+static const Ex *tile_before(Expand *e, const Chain *c, int j) {
+    const Ex *before = ex_2(e->x, EX_SUB, step_symbol(e), num(e, 1));
+    return tidy(e, j ? tile_at(e, c, 0, before)
+                     : ex_subst(e->x, c->loop[j]->index, SYM_STEP, 0, before));
+}
+
 // ---- warpgroups that need only the first keys of a tile (narrow.c)
 
 // Of the tile of a step, asked as if all tiles were of the first loop: for a step behind its end that
@@ -452,8 +459,19 @@ static TileValue *leaves(Expand *e, const TileOp *loop, const Carry *carry) {
 
 // ---- the steady state
 
-// The a-th operation of stage 1: of the step before.
-static void stage_1(Expand *e, const Chain *c, const TileOp *loop, const Ops *late, int a) {
+// Where an operation of a step stores to.
+static void store_at(Expand *e, TileOp *store, int axis, const Ex *tile) {
+    for (int d = 0; d < e->p->tensors.data[store->tensor].rank; d++) {
+        TileCoord *c = &store->coord[d];
+        c->at = tidy(e, ex_subst(e->x, c->at, SYM_TILE, axis, tile));
+        bool its = c->axis >= 0 && tile_root_axis(e->k, c->axis) == axis;
+        if (store->each[d] && its) c->tile = tile;
+    }
+}
+
+// The a-th operation of stage 1: of the step before, or of the last one, whose tile is given.
+static void stage_1(Expand *e, const Chain *c, const TileOp *loop, const Ops *late, int a,
+                    const Ex *tile) {
     const TileOp *op = late->op[a];
     Ops like = of_stage_1(e, c->loop[0]);
     TileValue **saved = ARENA_ARRAY(e->p->arena, TileValue *, op->args.n + 1);
@@ -466,6 +484,7 @@ static void stage_1(Expand *e, const Chain *c, const TileOp *loop, const Ops *la
                 e->to[v->id] = c->state[s];
     }
     TileOp *n = copy(e, op);
+    if (n->kind == TILE_STORE) store_at(e, n, loop->axis, tile);
     for (int i = 0; i < op->args.n; i++) e->to[op->args.data[i]->id] = saved[i];
     for (int i = 0; i < loop->carried.n; i++)
         if (loop->body.last->args.data[i]->def == op)
@@ -492,7 +511,6 @@ static void fill_first(Expand *e, const Chain *c, const TileOp *load) {
 
 static void load_in_step(Expand *e, const Chain *c, int j, TileOp *op) {
     const TileOp *loop = c->loop[j];
-    const Ex *before = ex_2(e->x, EX_SUB, step_symbol(e), num(e, 1)), *tile;
     int ahead = c->ahead - op->place.stage;
     if (ahead > 0 && does(e, op)) {
         const Ex *step = ex_2(e->x, EX_ADD, step_symbol(e), num(e, ahead));
@@ -500,8 +518,7 @@ static void load_in_step(Expand *e, const Chain *c, int j, TileOp *op) {
         fill_step(e, c, j, op, step)->inside = last && is_inside(e, op);
         return;
     }
-    tile = j ? tile_at(e, c, 0, before) : ex_subst(e->x, loop->index, SYM_STEP, 0, before);
-    load(e, op, c->staged && op->place.stage ? tidy(e, tile) : NULL, loop->axis);
+    load(e, op, c->staged && op->place.stage ? tile_before(e, c, j) : NULL, loop->axis);
 }
 
 static void chain(Expand *e, Chain *c);
@@ -518,7 +535,7 @@ static void step(Expand *e, const Chain *c, int j) {
         } else if (op->kind == TILE_LOAD && pass_is_piped(op->results.data[0])) {
             load_in_step(e, c, j, op);
         } else if (c->staged && op->place.stage) {
-            stage_1(e, c, loop, &late, a++);
+            stage_1(e, c, loop, &late, a++, tile_before(e, c, j));
         } else {
             TileOp *n = named(copy(e, op), op);
             if (op->first)
@@ -732,7 +749,7 @@ static void epilogue(Expand *e, Chain *c) {
             if (!op->peels) fill(e, op, last_tile(e, c), loop->axis);
             continue;
         }
-        stage_1(e, c, loop, &late, n++);
+        stage_1(e, c, loop, &late, n++, last_tile(e, c));
         TileOp *made = e->block->last;
         made->lands = 0;
         if (op->first)
@@ -928,7 +945,7 @@ static void forget_places(TileBlock *b) {
     for (TileOp *op = tile_next(b, NULL); op; op = tile_next(b, op)) {
         if (op->kind != TILE_ROLE) op->role = NULL;
         op->place = op->peeled = (TilePlace){0};
-        op->peels = op->turn = op->begins = false;
+        op->peels = op->turn = op->holds = op->begins = false;
         if (op->kind == TILE_MMA) op->lands = op->after = 0;
     }
 }

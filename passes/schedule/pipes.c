@@ -10,7 +10,9 @@ bool pass_is_piped(const TileValue *v) {
     const TileOp *def = v->def;
     if (!def || v->home != HOME_SHARED) return false;
     for (const TileOp *op = def->next; op && def->kind == TILE_MAP && def->role; op = op->next)
-        if (op->role && strcmp(op->role, def->role) != 0 && pass_uses(op, v)) return true;
+        if (op->role && (strcmp(op->role, def->role) != 0 || op->place.stage > def->place.stage) &&
+            pass_uses(op, v))
+            return true;
     return def->kind == TILE_LOAD;
 }
 

@@ -10,7 +10,8 @@
 //
 //     loads   s   dp   maps   scatter ds   dv   share ds   dq   dk   add dq
 //
-// so that maps run under dp, ds is written under dv, and dq leaves under dk.
+// so that maps run under dp, ds is written under dv, and dq leaves under dk. Where warpgroups take turns (`turns`) dq is of the step before, and
+// ds goes to it through a pipe: a warpgroup has its turn from s until dp has landed, and makes its maps beside the other's products.
 //
 // The sums of k and v for 64 keys are (D + Dv) / 2 words of a thread of one warpgroup. Where that is more than there are registers for,
 // three roles that have the same 64 keys make a chain (sm90_chain.c). Or, where it is not much more and a score's weight is little work,
@@ -224,6 +225,16 @@ static bool has_scatter(const TileKernel *k) {
     return false;
 }
 
+static bool is_load(void *ctx, const Ex *e) {
+    (void)ctx;
+    return e->op == EX_LOAD;
+}
+
+// Gradients of scores of one step wait for the next one's: there are two stages of them.
+static bool may_turn(const TileProgram *p, const TileKernel *k, Knobs s) {
+    return s.warpgroups == 2 && !is_wide(p) && has_room(p, k, s, 2);
+}
+
 static Knobs fit(const TileProgram *p, const TileKernel *k, bool chain) {
     int wide = p->D > p->Dv ? p->D : p->Dv;
     Knobs s = {.said = knobs_of(FORM_SM90_NEST), .warpgroups = chain ? CHAIN : 2, .stages = 2};
@@ -246,7 +257,19 @@ static bool is_for_two(const TileProgram *p, const TileKernel *k) {
     return !is_wide(p) || (is_tight_enough(p, fit(p, k, false)) && is_light(p, k));
 }
 
+// Measured: with 128 queries a step (docs/experiments.md). It takes registers, for where the step before was: what asks for more has none.
+static bool should_turn(const TileProgram *p, const TileKernel *k, Knobs s) {
+    bool many = s.rows > GROUP_KEYS, reads = ex_any(k->mask, is_load, NULL);
+    return may_turn(p, k, s) && many && !reads && !p->batch && is_light(p, k);
+}
+
 static bool legal(const TileProgram *p, const TileKernel *k, Knobs s, Diags *diags) {
+    if (s.turns && !may_turn(p, k, s)) {
+        diag_error(diags, (Span){0},
+                   "schedule: two warpgroups take turns where one has all sums of its keys, and "
+                   "gradients of scores have two stages");
+        return false;
+    }
     if (!sm90_is_chain(s) && (!is_wide(p) || is_tight_enough(p, s))) return true;
     if (sm90_is_chain(s) && s.rows == GROUP_KEYS && sm90_can_chain(p, k)) return true;
     diag_error(
@@ -264,8 +287,9 @@ bool sm90_bind_nest(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *
     const Knobs *asked = &o->schedule;
     bool chain = knobs_say(asked, KNOB_warpgroups) ? asked->warpgroups == CHAIN : !is_for_two(p, k);
     k->schedule = (TileSchedule){.lane_axis = -1, .min_blocks = 1, .knobs = fit(p, k, chain)};
-    if (!knobs_take(s, FORM_SM90_NEST, &o->schedule, diags) || !legal(p, k, *s, diags))
-        return false;
+    if (!knobs_take(s, FORM_SM90_NEST, asked, diags)) return false;
+    if (!knobs_say(asked, KNOB_turns)) s->turns = should_turn(p, k, *s);
+    if (!legal(p, k, *s, diags)) return false;
     k->schedule.warps = keys_of(*s) / 16;
     for (int a = 0; a < k->naxes; a++) {
         if (k->axes[a].extent) continue; // one head at a time
@@ -371,6 +395,7 @@ static void place_tight(TileBlock *b) {
 static void place_step(Sm90 *s, TileBlock *b) {
     int keys = tile_grid_axis(s->k);
     TileValue *shared = NULL;
+    TileOp *last = NULL;
     if (sm90_is_chain(s->shape)) {
         sm90_place_chain(s, b, has_room(s->p, s->k, s->shape, 2) ? 2 : 1);
         return;
@@ -378,13 +403,14 @@ static void place_step(Sm90 *s, TileBlock *b) {
     for (TileOp *op = b->first; op; op = op->next)
         if (op->kind == TILE_MAP && (is_roomy(s, b) || is_tight(s))) split(s, op);
     // Under the first sum's product warpgroups wait for each other for nothing; partial tiles have no registers for that.
-    int share_at = is_roomy(s, b) ? EARLY_SHARE : SHARE;
+    int behind = s->shape.turns, share_at = is_roomy(s, b) && !behind ? EARLY_SHARE : SHARE;
     for (TileOp *op = b->first; op; op = op->next) {
         bool across = op->kind == TILE_MMA && !tile_has_axis(op->results.data[0], keys);
         for (int i = 0; across && i < 2; i++)
             if (op->args.data[i]->def->kind == TILE_MAP) shared = share(s, op, i);
         if (across)
-            pass_place(op, "consumer", 0, ACROSS), pass_place(op->prev, "consumer", 0, share_at);
+            pass_place(op, "consumer", behind, ACROSS),
+                pass_place(op->prev, "consumer", 0, share_at);
     }
     for (TileOp *op = b->first; op; op = op->next) {
         if (op->role || op->kind == TILE_YIELD) continue;
@@ -396,8 +422,10 @@ static void place_step(Sm90 *s, TileBlock *b) {
                     : sums                   ? FIRST_SUM
                     : op->kind == TILE_MAP   ? MAPS
                                              : SCORES;
-        pass_place(op, "consumer", 0, order);
+        pass_place(op, "consumer", order == ADD ? behind : 0, order);
+        if (order == SCORES && op->kind == TILE_MMA && behind) op->turn = true, last = op;
     }
+    if (last) last->holds = true;
     if (is_tight(s)) place_tight(b);
 }
 

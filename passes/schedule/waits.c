@@ -11,8 +11,8 @@
 //   one tile before, and is read in loops, in their last step. Where maps read it, everybody has: behind a barrier,
 //   or, of a vector, behind a product that all have issued since;
 // * what all threads make together in shared memory stands between barriers;
-// * the products of a turn, one behind the other, stand between `turn take` and `turn pass`. No turn is
-//   taken before the loop over tiles: nobody has anything else to do then.
+// * the products of a turn, one behind the other, stand between `turn take` and `turn pass`, and so does the wait for one that `holds`
+//   the turn. No turn is taken before the loop over tiles: nobody has anything else to do then.
 //
 // Holds afterwards: nothing is in flight where a loop's step begins or ends.
 #include "passes/schedule/expand.h"
@@ -84,6 +84,13 @@ static bool in_turn(const TileOp *op, Flight *f) {
     return op->turn;
 }
 
+// The product that a turn waits for at its end; NULL: none.
+static const TileOp *held(const Flight *f) {
+    for (int i = f->n; i-- > 0;)
+        if (f->product[i]->holds) return f->product[i];
+    return NULL;
+}
+
 static void take_turns(Waits *w, TileBlock *b) {
     for (TileOp *op = b->first; op; op = op->next) {
         take_turns(w, &op->body);
@@ -91,7 +98,10 @@ static void take_turns(Waits *w, TileBlock *b) {
         Flight f = {.n = 0};
         before(w, op, TILE_TURN);
         while (in_turn(op, &f)) op = op->next;
-        before(w, op, TILE_TURN)->pass = true;
+        const TileOp *last = held(&f);
+        while (last && !pass_uses(op, last->results.data[0])) op = op->next;
+        TileOp *pass = before(w, op, TILE_TURN);
+        pass->pass = true, pass->holds = last != NULL;
     }
 }
 
@@ -177,16 +187,22 @@ static bool waits_for_product(const TileValue *v, const TileOp *at, const Flight
     return is_vector(v) && issues_from(at) && !has_landed_since(last_reader(v), at, f);
 }
 
-// Of the stages that were taken in the block and that nobody reads from `at` on.
-static void drop_stages(Waits *w, TileOp *at, const Flight *f) {
+static void drop_those(Waits *w, TileOp *at, const Flight *f, bool vectors) {
     for (TileOp *op = at->block->first; op != at; op = op->next) {
         if (op->kind != TILE_TAKE && op->kind != TILE_VIEW) continue;
         TileValue *v = op->results.data[0];
+        if (is_vector(v) != vectors) continue;
         const TileOp *last = last_reader(v);
         if (stays(w, op) || is_early(w, v) || is_dropped(v) || waits_for_product(v, at, f))
             continue;
         if (behind(last, at->prev) && !is_read(f, v)) drop(w, at, v, op->when);
     }
+}
+
+// Of the stages that were taken in the block and that nobody reads from `at` on: vectors before the tiles that they come with.
+static void drop_stages(Waits *w, TileOp *at, const Flight *f) {
+    drop_those(w, at, f, true);
+    drop_those(w, at, f, false);
 }
 
 // And of those around a loop, in its last step.
@@ -250,6 +266,7 @@ static bool needs_result(const TileOp *op, const TileValue *v) {
 static int needs(const TileOp *op, const Flight *f) {
     int n = 0;
     if (!f->n) return 0;
+    if (op->kind == TILE_TURN && op->holds) return needs(op->next, f);
     if (op->body.first || op->kind == TILE_YIELD) return f->n;
     for (int i = 0; i < f->n; i++)
         if (needs_result(op, f->product[i]->results.data[0])) n = i + 1;

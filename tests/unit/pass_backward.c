@@ -118,8 +118,24 @@ TEST(of_tight_nests) {
                      pu_knobs("warpgroups=2"));
 }
 
-// Warpgroups of Hopper's nests for it; 0: it has none.
-static int nests_of(const char *text, BatchLayout batch) {
+// A step's dq is made in the next one, or not, as is said.
+TEST(of_nests_in_turns) {
+    static const char *const texts[] = {
+        "import std.normalization; attention a { dim D = 48, Dv = 32; score(q, k) = dot(q, k) * "
+        "0.2; mask(b, h, i, j) = j <= i; normalize(s) = softmax(s); }",
+        "import std.normalization; attention a { dim D = 128; score(q, k) = dot(q, k) * 2000; "
+        "normalize(s) = softmax(s); }",
+        "attention a { dim D = 64; score(q, k) = dot(q, k) * 0.1; modify(s) = max(s, 0); mask(b, "
+        "h, i, j) = i - j < 9; normalize(s) = s; }",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        for (int turns = 0; turns < 2; turns++)
+            check_chosen("turns", texts[i], TARGET_SM90A, i % 2 ? DT_F16 : DT_BF16,
+                         pu_knobs(turns ? "turns=1" : "turns=0"));
+}
+
+// What Hopper's nests for it have of a choice; -1: it has none.
+static int nests_have(const char *text, BatchLayout batch, KnobName knob) {
     Arena *a = arena_new();
     Diags diags = diag_list(a);
     const Backward *b = pass_backward(a, pu_stream(a, "t.attn", text, 0, NULL)->written, NULL);
@@ -127,15 +143,19 @@ static int nests_of(const char *text, BatchLayout batch) {
     o.batch = batch;
     TileProgram *p = pass_backward_program(a, b, &o, &diags);
     test_good(p != NULL, &diags);
-    int n = 0;
+    int n = -1;
     for (int i = 0; i < p->kernels.n; i++) {
         const Knobs *s = &p->kernels.data[i]->schedule.knobs;
-        if (!knobs_say(s, KNOB_warpgroups)) continue;
-        ck_assert(!n || n == s->warpgroups);
-        n = s->warpgroups;
+        if (s->said != knobs_of(FORM_SM90_NEST)) continue;
+        ck_assert(n < 0 || n == s->value[knob]);
+        n = s->value[knob];
     }
     arena_free(a);
     return n;
+}
+
+static int nests_of(const char *text, BatchLayout batch) {
+    return nests_have(text, batch, KNOB_warpgroups);
 }
 
 // Two warpgroups have them where weights are little work: neither places, nor sizes, nor masks that are looked up.
@@ -182,6 +202,26 @@ TEST(nests_by_choice) {
     ck_assert_int_eq(nests_of(NARROW "}", BATCH_RAGGED), 2);
     ck_assert_int_eq(
         nests_of(NARROW "modify(s, b, h, i, j) = s + t[h, i - j + Sk]; }", BATCH_DENSE), 2);
+}
+
+// Where a step has 128 queries, and weights are little work.
+TEST(turns_by_choice) {
+#define OF(d) "import std.normalization; attention a { dim D = " d "; score(q, k) = dot(q, k); "
+    static const struct {
+        const char *text;
+        BatchLayout batch;
+        int turns;
+    } cases[] = {
+        {OF("64") "mask(b, h, i, j) = j <= i; normalize(s) = softmax(s); }", BATCH_DENSE, 1},
+        {OF("64") "mask(b, h, i, j) = j <= i; normalize(s) = softmax(s); }", BATCH_RAGGED, 0},
+        {OF("64") "modify(s) = max(s, 0); normalize(s) = s; }", BATCH_DENSE, 0},
+        {OF("64") "input n: i32[B]; mask(b, h, i, j) = j < n[b]; normalize(s) = softmax(s); }",
+         BATCH_DENSE, 0},
+        {OF("128") "normalize(s) = softmax(s); }", BATCH_DENSE, 0},
+        {OF("256") "normalize(s) = softmax(s); }", BATCH_DENSE, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        ck_assert_int_eq(nests_have(cases[i].text, cases[i].batch, KNOB_turns), cases[i].turns);
 }
 
 static const TargetId gpus[] = {TARGET_SM80, TARGET_GFX942, TARGET_GFX1100, TARGET_SM90A};
