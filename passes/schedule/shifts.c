@@ -59,9 +59,11 @@ static const Ex *seldom(void *ctx, const Ex *e) {
     return ex_map(p->pool, e, seldom_one, NULL);
 }
 
-// Where another role multiplies the sums, it need not while all factors are 1.
+// Where a branch leaves out the sums while all factors are 1: where another role multiplies them, and where warpgroups share scores.
 static void move_seldom(TileProgram *p, TileKernel *k) {
-    if (k->schedule.knobs.said != knobs_of(FORM_SM90_APART)) return;
+    uint32_t said = k->schedule.knobs.said;
+    if (p->batch) return; // no GPU has run these
+    if (said != knobs_of(FORM_SM90_APART) && said != knobs_of(FORM_SM90_WIDE)) return;
     for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
         tile_map_exprs(op, seldom, p);
 }

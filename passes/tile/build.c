@@ -788,6 +788,12 @@ void build_batch(Build *b, const PassOptions *o) {
         b->p, "group", ex_2(b->pool, EX_DIV, build_size(b, SIZE_HQ), build_size(b, SIZE_HKV)));
 }
 
+// Whether kernels of few queries may leave out sums that nothing multiplies (passes/schedule/shifts.c); the others move shifts at once.
+static bool may_vote(const Build *b) {
+    enum { ONE_WARPGROUP = 256 }; // columns of its values
+    return b->far && !b->packed && b->row->Dv > ONE_WARPGROUP;
+}
+
 TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     const RowProgram *row = s->row;
     Build b = {.arena = a, .pool = row->pool, .s = s, .row = row, .saves = o->saves};
@@ -831,7 +837,7 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     else
         build_forward(&b);
     int fixed = b.fixed;
-    b.fixed = -1;
+    if (!may_vote(&b)) b.fixed = -1;
     if (few) build_few(&b);
     b.fixed = fixed;
     if (may) build_long(&b);
