@@ -22,6 +22,11 @@ static bool has_words(const CgSpace *s) {
     return bit_of(last) + 1 >= WORTH;
 }
 
+// Words live as long as the row does. A backward of 64 columns has no registers for them: 48 bytes spilled otherwise.
+static bool has_registers(const TileKernel *k) {
+    return k->purpose == PURPOSE_ATTENTION || k->purpose == PURPOSE_PART;
+}
+
 static Val clamp(Cg *cg, Val v, int low, int high) {
     Val most[] = {v, cg_i32(cg, high)}, least[] = {NULL, cg_i32(cg, low)};
     least[0] = cg_intrinsic(cg, "llvm.smin", &cg->i32, 1, most, 2);
@@ -49,7 +54,7 @@ Val nv_between(Cg *cg, CgElem *at, const Ex *e, int offset, Val low, Val high, V
     const CgWalk *m = at->ctx;
     const CgSpace *s = &m->space;
     NvMap *own = m->own;
-    if (!own->asked) own->asked = true, own->in_words = has_words(s);
+    if (!own->asked) own->asked = true, own->in_words = has_words(s) && has_registers(cg->k);
     if (!own->in_words) return NULL;
     NvBounds b = {e, s->rows < 0 ? 0 : s->part[s->rows], offset / SPAN, NULL};
     for (int i = own->bounds.n - 1; i >= 0 && !b.bits; i--) {
