@@ -276,6 +276,78 @@ static void put_all(Space *s, TileKind kind, bool panels) {
     }
 }
 
+// ---- a body without loops: places that are free again
+
+typedef struct Life { // of a tile: between barriers, by number
+    int made, read;   // read: for the last time
+    int begin, end;   // bytes
+} Life;
+
+static bool is_straight(const TileKernel *k) {
+    if (k->purpose != PURPOSE_CHUNK_GRADIENTS) return false;
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (op->body.first || op->async || op->kind == TILE_PIPE) return false;
+    return true;
+}
+
+// The tile that a value is, or lies in: a view's buffer, what stands beside another.
+static const TileValue *holder_of(const TileValue *v) {
+    const TileOp *def = v->def;
+    bool in = def && v->home == HOME_SHARED && (def->kind == TILE_VIEW || def->kind == TILE_BESIDE);
+    return in ? holder_of(def->args.data[0]) : v;
+}
+
+static void find_lives(const TileKernel *k, Life *life) {
+    int now = 0;
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
+        now += op->kind == TILE_BARRIER;
+        for (int i = 0; i < op->results.n; i++) life[op->results.data[i]->id].made = now;
+        for (int i = 0; i < op->results.n; i++) life[op->results.data[i]->id].read = now;
+        for (int i = 0; i < op->args.n; i++) life[holder_of(op->args.data[i])->id].read = now;
+    }
+}
+
+// Where what a map makes first finds room among the tiles that a barrier does not part from it.
+static void put_among(Space *s, Life *life, const TileValue *const *placed, int n,
+                      const TileValue *v) {
+    Life *own = &life[v->id];
+    int bytes = bytes_of(s, v), at = 0;
+    for (bool again = true; again;) {
+        again = false;
+        for (int i = 0; i < n; i++) {
+            const Life *l = &life[placed[i]->id];
+            if (l->read < own->made || l->end <= at || at + bytes <= l->begin) continue;
+            at = up(l->end, HOME_PIECE);
+            again = true;
+        }
+    }
+    own->begin = s->offset[v->id] = at, own->end = at + bytes;
+    if (own->end > s->at) s->at = own->end;
+}
+
+// Buffers come first, and their copies may begin at once.
+static void put_straight(Space *s, Arena *a) {
+    const TileKernel *k = s->k;
+    Life *life = ARENA_ARRAY(a, Life, k->nvalues + 1);
+    const TileValue **placed = ARENA_ARRAY(a, const TileValue *, k->nvalues + 1);
+    int n = 0;
+    find_lives(k, life);
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
+        const TileValue *v = op->results.n ? op->results.data[0] : NULL;
+        if (op->kind != TILE_ALLOC) continue;
+        put(s, v);
+        life[v->id].begin = s->offset[v->id], life[v->id].end = s->at;
+        life[v->id].made = 0;
+        placed[n++] = v;
+    }
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        for (int i = 0; i < op->results.n && tile_makes_shared(op); i++) {
+            if (op->results.data[i]->home != HOME_SHARED) continue;
+            put_among(s, life, placed, n, op->results.data[i]);
+            placed[n++] = op->results.data[i];
+        }
+}
+
 static int barrier_bytes(const TileKernel *k) {
     int stages = 0, words = k->schedule.cluster > 1 ? 12 * HOME_ANSWERS : 0;
     for (const TileOp *op = k->body.first; op; op = op->next)
@@ -292,10 +364,14 @@ int tile_shared_layout(const TileProgram *p, const TileKernel *k, int *offset, i
     int n = tile_places(k, s.place);
     s.begin = ARENA_ARRAY(scratch, int, n + 1);
     for (int i = 0; i < n; i++) s.begin[i] = -1;
-    put_all(&s, TILE_PIPE, true);
-    put_all(&s, TILE_ALLOC, true);
-    put_all(&s, TILE_PIPE, false);
-    put_all(&s, TILE_ALLOC, false);
+    if (is_straight(k)) {
+        put_straight(&s, scratch);
+    } else {
+        put_all(&s, TILE_PIPE, true);
+        put_all(&s, TILE_ALLOC, true);
+        put_all(&s, TILE_PIPE, false);
+        put_all(&s, TILE_ALLOC, false);
+    }
     put_strips(&s);
     s.at = up(s.at, HOME_PIECE) + tile_crossing_bytes(k);
     if (barriers) *barriers = up(s.at, 8);

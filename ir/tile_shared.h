@@ -47,7 +47,8 @@ TileShared tile_shared(const TileProgram *p, const TileKernel *k, const TileValu
 
 bool tile_has_roles(const TileKernel *k);
 bool tile_by_groups(const TileKernel *k); // without roles, but products are those of warpgroups
-// The bytes that a block needs. offset: by TileValue.id, -1: not in shared memory; may be NULL. barriers:
+// The bytes that a block needs. In a kernel of a chunk's gradients, which has no loop, what is made lies where a tile was that nothing reads
+// behind the last barrier. offset: by TileValue.id, -1: not in shared memory; may be NULL. barriers:
 // where those of a kernel in roles begin, behind all values; may be NULL. They are two for each stage of a
 // pipe, two more, and those of the rings of tiles; what the rings hold comes last.
 int tile_shared_layout(const TileProgram *p, const TileKernel *k, int *offset, int *barriers);

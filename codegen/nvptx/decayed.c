@@ -244,40 +244,47 @@ static Val elem_of(Cg *cg, const TileDecayed *d, Val k, Val channel) {
     return element(cg, d->write ? d->write : d->read, k, channel);
 }
 
-static Val one_factor(Cg *cg, Block *b, const TileDecayed *d, bool row, Val at, Val channel) {
-    Val f[1];
-    (row ? row_factors : column_factors)(cg, b, d, at, channel, 1, f);
-    return f[0];
+static void factors(Cg *cg, Block *b, const TileDecayed *d, bool row, Val at, Val channel, int n,
+                    Val *f) {
+    (row ? row_factors : column_factors)(cg, b, d, at, channel, n, f);
 }
 
-// acc += the product of one block of pairs, from `k` on, with what is contracted, decayed.
-static void add_block(Cg *cg, Block *b, const TileDecayed *d, Val m, Val k, Val channel, Val *acc) {
-    const Dtype type = (d->write ? d->write : d->read)->dtype;
-    bool of_rows = d->over == d->columns; // results lie along t
-    Val left[4], right[2], sum[4], t, u;
+static bool of_rows(const TileDecayed *d) { return d->over == d->columns; } // results lie along t
+
+// One block of pairs as the left operand; rows of it are results' positions.
+static void load_pairs(Cg *cg, const Block *b, const TileDecayed *d, Val m, Val k, Val left[4]) {
     for (int j = 0; j < 4; j++) {
-        Val x[2];
+        Val x[2], t, u;
         for (int c = 0; c < 2; c++) {
             sort(d, result_row(cg, b, m, 2 * (j % 2)),
                  cg_plus(cg, cg_add(cg, k, b->t2), HALF * (j / 2) + c), &t, &u);
             x[c] = pair_at(cg, d, t, u);
         }
-        left[j] = nv_pack(cg, type, x[0], x[1]);
+        left[j] = nv_pack(cg, (d->write ? d->write : d->read)->dtype, x[0], x[1]);
     }
+}
+
+// acc += the product of a block of pairs with what is contracted, from `k` on, decayed.
+static void add_block(Cg *cg, Block *b, const TileDecayed *d, const Val left[4], Val m, Val k,
+                      Val channel, Val *acc) {
+    const Dtype type = (d->write ? d->write : d->read)->dtype;
+    Val right[2], sum[4];
     for (int j = 0; j < 2; j++) {
         Val x[2], at = cg_add(cg, channel, b->g);
         for (int c = 0; c < 2; c++) {
             Val from = cg_plus(cg, cg_add(cg, k, b->t2), HALF * j + c);
-            x[c] = times(cg, elem_of(cg, d, from, at), one_factor(cg, b, d, !of_rows, from, at));
+            factors(cg, b, d, !of_rows(d), from, at, 1, &x[c]);
+            x[c] = times(cg, elem_of(cg, d, from, at), x[c]);
         }
         right[j] = nv_pack(cg, type, x[0], x[1]);
     }
     clear(cg, sum, 4);
     nv_mma16(cg, type, sum, left, right[0], right[1]);
-    for (int e = 0; e < 4; e++) {
-        Val at = result_column(cg, b, channel, e);
-        Val f = one_factor(cg, b, d, of_rows, result_row(cg, b, m, e), at);
-        acc[e] = plus(cg, acc[e], times(cg, sum[e], f));
+    for (int e = 0; e < 4; e += 2) {
+        Val f[2];
+        factors(cg, b, d, of_rows(d), result_row(cg, b, m, e), result_column(cg, b, channel, e), 2,
+                f);
+        for (int c = 0; c < 2; c++) acc[e + c] = plus(cg, acc[e + c], times(cg, sum[e + c], f[c]));
     }
 }
 
@@ -296,20 +303,33 @@ static void add_pairs(Cg *cg, const Block *b, const TileDecayed *d, Val m, Val k
     cg_end_turns(cg, &turns, next, cg_below(cg, next, BLOCK), acc);
 }
 
-// One result: 16 positions from `first` on, over the blocks before or behind them and the one on the diagonal.
-static void make_sum(Cg *cg, Block *b, const TileDecayed *d, const TileValue *v, Val first,
-                     Val channel, int positions) {
-    bool of_rows = d->over == d->columns;
-    Val acc[4], exact[4], diagonal = LLVMConstInt(cg->i1, 1, false);
+// Two channels side by side at once.
+static void put_sum(Cg *cg, const Block *b, const TileValue *v, Val first, Val channel,
+                    const Val *acc) {
+    for (int e = 0; e < 4; e += 2) {
+        Val both = LLVMGetPoison(cg_vector(cg->f32, 2));
+        for (int c = 0; c < 2; c++) both = cg_insert(cg, both, acc[e + c], cg_i32(cg, c));
+        Val p = address(cg, v, result_row(cg, b, first, e), result_column(cg, b, channel, e));
+        LLVMSetAlignment(cg_store(cg, cg_write(cg, both, v->dtype), p),
+                         2 * (unsigned)dtype_bytes(v->dtype));
+    }
+}
+
+// One result: 16 positions from `first` on, over the blocks before or behind them and the one on the diagonal, whose pairs `own` are.
+static void make_sum(Cg *cg, Block *b, const TileDecayed *d, const TileValue *v, const Val own[4],
+                     Val first, Val channel, int positions) {
+    Val acc[4], exact[4], left[4], diagonal = LLVMConstInt(cg->i1, 1, false);
     clear(cg, acc, 4);
     for (int k = 0; k < positions && positions > BLOCK; k += BLOCK) {
-        Val at = cg_i32(cg, k), before = of_rows ? cg_less(cg, at, first) : cg_less(cg, first, at);
+        Val at = cg_i32(cg, k),
+            before = of_rows(d) ? cg_less(cg, at, first) : cg_less(cg, first, at);
         Blk from = LLVMGetInsertBlock(cg->b), done = cg_if(cg, before, "block");
         Val old[4];
         for (int e = 0; e < 4; e++) old[e] = acc[e];
-        b->row = of_rows ? first : at;
+        b->row = of_rows(d) ? first : at;
         on_diagonal(cg, b, LLVMConstInt(cg->i1, 0, false));
-        add_block(cg, b, d, first, at, channel, acc);
+        load_pairs(cg, b, d, first, at, left);
+        add_block(cg, b, d, left, first, at, channel, acc);
         Blk made = LLVMGetInsertBlock(cg->b);
         cg_end_if(cg, done);
         for (int e = 0; e < 4; e++) acc[e] = cg_join(cg, acc[e], made, old[e], from);
@@ -317,24 +337,27 @@ static void make_sum(Cg *cg, Block *b, const TileDecayed *d, const TileValue *v,
     b->row = first;
     on_diagonal(cg, b, diagonal);
     for (int e = 0; e < 4; e++) exact[e] = acc[e];
-    add_block(cg, b, d, first, first, channel, acc);
-    for (int e = 0; e < 4; e++)
-        put(cg, v, result_row(cg, b, first, e), result_column(cg, b, channel, e), acc[e]);
+    add_block(cg, b, d, own, first, first, channel, acc);
+    put_sum(cg, b, v, first, channel, acc);
     Blk done = unless_good(cg, b, diagonal);
     add_pairs(cg, b, d, first, first, channel, exact);
-    for (int e = 0; e < 4; e++)
-        put(cg, v, result_row(cg, b, first, e), result_column(cg, b, channel, e), exact[e]);
+    put_sum(cg, b, v, first, channel, exact);
     cg_end_if(cg, done);
 }
 
+// Where there is one block its pairs are the same for all channels.
 static void all_sums(Cg *cg, Block *b, int positions) {
     int parts = b->channels / HALF, blocks = positions / BLOCK;
     for (int i = 0; i < b->op->outs.n; i++) {
+        const TileDecayed *d = &b->of[i];
+        Val own[4], none = cg_i32(cg, 0);
+        if (blocks == 1) load_pairs(cg, b, d, none, none, own);
         CgCount tasks = cg_count(cg, nv_state(cg)->warp, cg_i32(cg, parts * blocks), NULL);
         Val first = cg_times(cg, cg_over(cg, tasks.i, parts), BLOCK);
         Val part = cg_sub(cg, tasks.i, cg_times(cg, cg_over(cg, tasks.i, parts), parts));
-        make_sum(cg, b, &b->of[i], b->op->results.data[i], first, cg_times(cg, part, HALF),
-                 positions);
+        if (blocks == 1) first = none, part = tasks.i;
+        if (blocks > 1) load_pairs(cg, b, d, first, first, own);
+        make_sum(cg, b, d, b->op->results.data[i], own, first, cg_times(cg, part, HALF), positions);
         cg_end_count(cg, &tasks, cg_i32(cg, nv_state(cg)->gpu.threads / NV_WARP), NULL);
     }
 }

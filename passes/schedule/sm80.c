@@ -145,9 +145,11 @@ static bool suits_groups(const TileProgram *p, const TileKernel *k, const Extent
 // Two warpgroups with 64 columns of v each instead of two blocks: the scores are made once, and q and k are read once (0.86 of gated
 // DeltaNet's time on an H100, 0.94 of retention's; of the backward's adjoint 0.54).
 static void widen(const TileProgram *p, TileKernel *k, Knobs *s) {
-    enum { COLUMNS = 128, LEAST = 16 };
+    enum { COLUMNS = 128, LEAST = 16, FEW = 32 };
     Knobs wide = *s;
     wide.rows = COLUMNS, wide.warps = COLUMNS / 16, wide.blocks = 1;
+    bool few = p->D * COLUMNS <= FEW * 32 * wide.warps; // registers of a thread
+    if (k->purpose == PURPOSE_ADJOINT && p->chunks && few) wide.blocks = 2;
     if (!s->groups || p->Dv < COLUMNS) return;
     Extents e = extents_of(p, k, wide);
     pass_fit_together(p, k, &e, wide, wide.warps, LEAST);
@@ -347,6 +349,14 @@ static bool share_columns(const TileProgram *p, int keys, int warps) {
            pass_padded(p->Dv, PART) / PART % across == 0 && keys / PART % across == 0;
 }
 
+// Maps that make sums over pairs of positions: one for each read.
+static int pairs_of_channels(const TileKernel *k) {
+    int n = 0;
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        n += tile_all_decayed(op);
+    return n;
+}
+
 // Sums over channels are of all of them: each warp has 16 or 32. Where rows are positions, warps share their columns.
 static Knobs for_chunk_gradients(const TileProgram *p, const TileKernel *k, Knobs s) {
     enum { MOST_WARPS = 8 };
@@ -357,7 +367,7 @@ static Knobs for_chunk_gradients(const TileProgram *p, const TileKernel *k, Knob
     }
     for (s.warps = 4; s.warps < MOST_WARPS && 16 * s.warps < p->D;) s.warps *= 2;
     for (s.rows = 16 * s.warps; s.rows < p->D;) s.rows *= 2;
-    s.blocks = 1;
+    s.blocks = s.warps == MOST_WARPS && dtype_half(p->dtype) && pairs_of_channels(k) == 1 ? 2 : 1;
     return s;
 }
 

@@ -139,12 +139,50 @@ static bool goes_along(const Recur *r, const ChunkSlope *s, int axis, int column
     return false;
 }
 
+// Whether no other place of the input is one.
+static bool only_place(const Back *b, const ChunkSlope *s) {
+    for (int id = 0; id < PIECE_COUNT; id++) {
+        const ChunkSlopes *all = &b->back->piece[id];
+        for (int i = 0; i < all->n; i++)
+            if (all->data[i].input == s->input && all->data[i].of != s->of) return false;
+    }
+    return true;
+}
+
+// Whether a dimension of the input is all of what its index is: batches, heads, positions or columns. Which one.
+static int whole_dim(const Recur *r, const Ex *at, const Ex *extent, int columns) {
+    bool of_v = columns == r->E;
+    const struct {
+        ExSym sym;
+        const Ex *all;
+    } of[] = {{SYM_B, ex_sym(r->x, SYM_SIZE, RSIZE_B, EX_I32)},
+              {SYM_H, ex_sym(r->x, SYM_SIZE, RSIZE_H, EX_I32)},
+              {SYM_T_IDX, ex_sym(r->x, SYM_SIZE, RSIZE_S, EX_I32)},
+              {of_v ? SYM_E_IDX : SYM_D_IDX, ex_i32(r->x, of_v ? r->rec->Dv : r->rec->D)}};
+    for (int i = 0; i < 3 + (columns >= 0); i++)
+        if (at->op == EX_SYM && at->sym == of[i].sym && extent == of[i].all) return i;
+    return -1;
+}
+
+// Whether each element is made once, by one point of the grid, so that nothing is added.
+static bool is_own(const Back *b, const ChunkSlope *s, int columns) {
+    const RowInput *in = &b->r.rec->inputs.data[s->input];
+    int seen = 0, all = columns < 0 ? 7 : 15;
+    if (s->of->op != EX_LOAD || !only_place(b, s)) return false;
+    for (int d = 0; d < s->of->nargs; d++) {
+        int dim = whole_dim(&b->r, s->of->args[d], in->extent[d], columns);
+        if (dim < 0) return false;
+        seen |= 1 << dim;
+    }
+    return seen == all;
+}
+
 static void store_grad(Back *b, const ChunkSlope *s, int columns, TileValue *v) {
     Recur *r = &b->r;
     const TileTensor *t = &r->p->tensors.data[b->grad[s->input]];
     TileOp *op = tile_op(r->p, r->k, r->block, TILE_STORE, s->of->span);
     op->tensor = b->grad[s->input];
-    op->add = true;
+    op->add = !is_own(b, s, columns);
     tile_arg(r->p, op, v);
     for (int d = 0; d < t->rank; d++) {
         bool scalar = s->of->op != EX_LOAD;

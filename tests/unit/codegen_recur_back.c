@@ -2,6 +2,7 @@
 // schedules of the host and of GPUs in the interpreter, and the host's code in f32; the library's recurrences and random ones,
 // lengths around the chunks' and none, zeros of the decay, with state0, dstate and without.
 #include "codegen_util.h"
+#include "ir/tile_shared.h"
 #include "pass_util.h"
 #include "rec_util.h"
 
@@ -298,5 +299,120 @@ ARENA_TEST(kernels_of_both_phases) {
     ck_assert(
         !cg_emit((const TileProgram *[]){both[0], both[0]}, 2, &co, CG_ASM, &diags, &text, &n));
     ck_assert_str_eq(diags.last->message, "two kernels are called 'r_fwd'");
+    arena_free(c.x.a);
+}
+
+// ---- kernels of one chunk
+
+static TileProgram *of_library(Arena *a, Case *c, const char *name) {
+    int32_t size[] = {1, 1, 1, 1, 1, 5};
+    PassOptions o = {.dtype = DT_BF16, .target = *target_get(TARGET_SM90A)};
+    open(c, ru_library(a, name), size, 5);
+    Diags diags = diag_list(c->x.a);
+    TileProgram *p = pass_recurrence_backward(c->x.a, c->back, &o, &diags);
+    test_good(p, &diags);
+    return p;
+}
+
+static const TileKernel *gradients_of(const TileProgram *p) {
+    int i = 0;
+    while (p->kernels.data[i]->purpose != PURPOSE_CHUNK_GRADIENTS) i++;
+    return p->kernels.data[i];
+}
+
+static bool reads(const TileOp *op, const TileValue *v) {
+    for (int i = 0; i < op->args.n; i++) {
+        const TileValue *at = op->args.data[i];
+        while (at != v && at->def && at->home == HOME_SHARED &&
+               (at->def->kind == TILE_VIEW || at->def->kind == TILE_BESIDE))
+            at = at->def->args.data[0];
+        if (at == v) return true;
+    }
+    return false;
+}
+
+// Whether b is made before a barrier parts it from the last reader of a, which was made first.
+static bool meet(const TileKernel *k, const TileValue *a, const TileValue *b) {
+    bool made = false, parted = false;
+    for (const TileOp *op = b->def; op; op = tile_next(&k->body, op)) made |= reads(op, a);
+    for (const TileOp *op = a->def; op != b->def; op = tile_next(&k->body, op)) {
+        if (op->kind == TILE_BARRIER) parted = true;
+        if (reads(op, a)) parted = false;
+    }
+    return made || !parted;
+}
+
+// What is made in shared memory may lie where a tile was that nothing reads any more, behind a barrier.
+ARENA_TEST_EACH(places_of_a_chunk_are_free_again, 0, 5) {
+    static const char *const names[] = {"kda", "gla", "rwkv6", "rwkv7", "gated_deltanet"};
+    Case c;
+    const TileProgram *p = of_library(a, &c, names[_i]);
+    const TileKernel *k = gradients_of(p);
+    int *offset = ARENA_ARRAY(c.x.a, int, k->nvalues), sum = 0, again = 0;
+    int bytes = tile_shared_layout(p, k, offset, NULL);
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        for (int i = 0; i < op->results.n; i++) {
+            const TileValue *v = op->results.data[i];
+            if (v->home != HOME_SHARED || offset[v->id] < 0) continue;
+            int own = tile_shared(p, k, v).bytes;
+            sum += own;
+            ck_assert_int_le(offset[v->id] + own, bytes);
+            for (const TileOp *to = tile_next(&k->body, op); to; to = tile_next(&k->body, to))
+                for (int j = 0; j < to->results.n; j++) {
+                    const TileValue *w = to->results.data[j];
+                    if (w->home != HOME_SHARED || offset[w->id] < 0) continue;
+                    bool apart = offset[w->id] >= offset[v->id] + own ||
+                                 offset[w->id] + tile_shared(p, k, w).bytes <= offset[v->id];
+                    again += !apart;
+                    ck_assert_msg(apart || !meet(k, v, w), "%s: %s and %s", names[_i], v->name,
+                                  w->name);
+                }
+        }
+    ck_assert_int_lt(bytes, sum);
+    ck_assert_int_gt(again, 0);
+    arena_free(c.x.a);
+}
+
+// The gradient of what each head and position has of its own is stored; others are added up.
+ARENA_TEST(own_gradients_are_stored) {
+    static const struct {
+        const char *name, *input;
+        bool adds;
+    } cases[] = {{"kda", "dlog_decay", false},
+                 {"kda", "dbeta", false},
+                 {"mamba2", "ddt", false},
+                 {"mamba2", "dA", true},
+                 {"rwkv6", "du", true}};
+    for (int i = 0; i < 5; i++) {
+        Case c;
+        int stores = 0;
+        const TileProgram *p = of_library(a, &c, cases[i].name);
+        const TileKernel *k = gradients_of(p);
+        for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
+            if (op->kind != TILE_STORE) continue;
+            if (strcmp(p->tensors.data[op->tensor].name, cases[i].input) != 0) continue;
+            ck_assert_int_eq(op->add, cases[i].adds);
+            ck_assert_int_eq(tile_is_zeroed(p, op->tensor), cases[i].adds);
+            stores++;
+        }
+        ck_assert_int_eq(stores, 1);
+        arena_free(c.x.a);
+    }
+}
+
+// An input that is read at two places adds both up.
+TEST(two_places_are_added) {
+    Case c;
+    int32_t size[] = {1, 2, 1, 1, 1, 5};
+    PassOptions o = {.dtype = DT_F32, .target = *target_get(TARGET_HOST)};
+    open(&c,
+         "recurrence r { dim D = 8, Dv = 4; input x: f32[B, H, S, D] grad; "
+         "key(k, b, h, t, d) = k * x[b, h, t, d]; decay(b, h, t) = exp(-abs(x[b, h, t, 0])); }",
+         size, 5);
+    cu_target(4, &o.target);
+    Diags diags = diag_list(c.x.a);
+    const TileProgram *p = pass_recurrence_backward(c.x.a, c.back, &o, &diags);
+    test_good(p, &diags);
+    ck_assert(tile_is_zeroed(p, pu_tensor(p, TENSOR_GRAD, 0)));
     arena_free(c.x.a);
 }
