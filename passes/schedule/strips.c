@@ -239,11 +239,26 @@ void pass_visit_elements(const TileKernel *k, TileOp *map, const Ex *e,
     arena_free(s.scratch);
 }
 
+static bool comes(const TileOp *from, const TileOp *op) {
+    while (from && from != op) from = from->next;
+    return from;
+}
+
+// Before *first, which is the first operation that was not raised. What op is made of goes first, as the page of a step.
+static void raise_op(TileOp **first, TileOp *op) {
+    for (int i = 0; i < op->args.n; i++)
+        if (comes(*first, op->args.data[i]->def)) raise_op(first, op->args.data[i]->def);
+    if (op == *first)
+        *first = op->next;
+    else
+        pass_move_before(*first, op);
+}
+
 // As early as what they are made of is there: loads run beside the products.
 void pass_raise_strips(TileOp *loop) {
     TileOp *first = loop->body.first;
     for (TileOp *op = first, *next; op; op = next) {
         next = op->next;
-        if (op != first && pass_is_strip(op)) pass_move_before(first, op);
+        if (pass_is_strip(op)) raise_op(&first, op);
     }
 }

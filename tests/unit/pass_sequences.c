@@ -75,6 +75,23 @@ TEST_EACH(texts_keep_their_meaning, 0, TEXTS *LAUNCHES) {
     check_variant(NULL, texts[_i / LAUNCHES], _i % LAUNCHES);
 }
 
+// A tile of keys has one page, which is read before the documents of its keys are.
+TEST(documents_in_pages_as_long_as_tiles) {
+    static const int lengths[] = {200, 0, 1, 390, 128};
+    static const TargetId targets[] = {TARGET_SM80, TARGET_SM90A, TARGET_GFX942};
+    Launch l = with(paged, starts, offsets, 17);
+    l.page = 128, l.kv_len = lengths, l.longest = 600;
+    for (size_t t = 0; t < sizeof targets / sizeof *targets; t++) {
+        Arena *a = arena_new();
+        Variant *v;
+        Stream *s = pu_stream(a, "stdlib/document.attn", NULL, 8, &v);
+        PassOptions o = {.dtype = DT_F16, .batch = l.batch, .split = true, .page = l.page};
+        o.target = *target_get(targets[t]);
+        check(a, v, finished(a, s, &o), &l, 1e-2, o.target.name);
+        arena_free(a);
+    }
+}
+
 // Of uneven sequences the long one is in parts: none of the others has a second one.
 static void has_own_parts(const char *path, const char *text, int parts) {
     static const int queries[] = {0, 1, 3, 4, 5}, keys[] = {0, 40, 40, 770, 1026};
