@@ -290,6 +290,8 @@ Val cg_arguments(Cg *cg); // ptr: all of the above but maps, 8 bytes a slot
 Val cg_element_offset(Cg *cg, const TileOp *op, int axis, Val pos); // i64 elements; pos: i32
 Val cg_scatter_offset(Cg *cg, const TileOp *op,
                       Val *pos); // of indices for each element; pos: by axis
+// The indices that are said for a place along the axis, by the tensor's dimensions; others stay.
+void cg_element_indices(Cg *cg, const TileOp *op, int axis, Val pos, Val *index);
 // Places of a tile that lie in a row: from a multiple of `places` on, a power of two, each is the one before and one more along
 // dimension `dim` of the tensor (-1: it is the same place). INT_MAX: all. Holds as far as indices are inside the tensor.
 typedef struct CgRun {

@@ -37,6 +37,13 @@ Val cg_element_offset(Cg *cg, const TileOp *op, int axis, Val pos) {
     return offset(cg, op, axis, at);
 }
 
+void cg_element_indices(Cg *cg, const TileOp *op, int axis, Val pos, Val *index) {
+    Val at[TILE_MAX_AXES] = {NULL};
+    at[axis] = pos;
+    for (int d = 0; d < cg->p->tensors.data[op->tensor].rank; d++)
+        if (op->each[d] && op->coord[d].axis == axis) index[d] = index_at(cg, op, d, at);
+}
+
 Val cg_scatter_offset(Cg *cg, const TileOp *op, Val *pos) { return offset(cg, op, -1, pos); }
 
 Val cg_first_index(Cg *cg, const TileCoord *at) {

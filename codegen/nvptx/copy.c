@@ -273,7 +273,10 @@ static Copy ready_copy(Cg *cg, const TileOp *op) {
 void nv_copy_ahead(Cg *cg, const TileOp *wait) {
     const TileOp *op = wait->next;
     while (op && op->kind == TILE_BARRIER) op = op->next;
-    if (!op || op->kind != TILE_COPY || !says_rows(op)) return;
+    if (op && op->kind == TILE_COPY && says_rows(op)) nv_find_rows(cg, op);
+}
+
+void nv_find_rows(Cg *cg, const TileOp *op) {
     Copy *c = ARENA_NEW(cg->arena, Copy);
     *c = ready_copy(cg, op);
     nv_state(cg)->ahead = c;

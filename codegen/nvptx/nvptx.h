@@ -109,6 +109,7 @@ void nv_store(Cg *cg, const TileOp *op);
 void nv_add(Cg *cg, Val x, Val p);                  // f32, to global memory
 void nv_copy(Cg *cg, const TileOp *op);             // copy.c
 void nv_copy_to(Cg *cg, const TileOp *op, Val dst); // what it says, to an address in shared memory
+void nv_find_rows(Cg *cg, const TileOp *op);        // ahead of a copy: looks up where its rows lie
 void nv_copy_ahead(Cg *cg, const TileOp *wait);     // looks up where rows lie of a copy behind it
 void nv_mma(Cg *cg, const TileOp *op);              // mma.c
 bool nv_invert(Cg *cg, const TileOp *op);           // invert.c

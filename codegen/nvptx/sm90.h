@@ -110,8 +110,10 @@ Val nv90_map_param(Cg *cg, int tensor, int rows);
 // Whether each block of a cluster copies a part to all, and so many rows.
 bool nv90_goes_everywhere(Cg *cg, const TileShared *t);
 int nv90_copied_rows(Cg *cg, const TileShared *t);
-void nv90_group_sync(Cg *cg);                       // the warpgroup
-void nv90_role_sync(Cg *cg);                        // all of the role
+int nv90_box_rows(const Cg *cg,
+                  const TileOp *op); // of what is filled by threads; 0: there are no boxes
+void nv90_group_sync(Cg *cg);        // the warpgroup
+void nv90_role_sync(Cg *cg);         // all of the role
 Val nv90_has_elements(Cg *cg, const TileTensor *t); // i1
 
 // ---- the frame (sm90_frame.c)
@@ -177,8 +179,9 @@ void nv90_barrier_fence(Cg *cg); // initialised barriers are seen by the copy en
 void nv90_barrier_wait(Cg *cg, Val barrier, Val parity);
 void nv90_barrier_arrive(Cg *cg, Val barrier, Val when); // when: i1 or NULL
 Val nv90_remote(Cg *cg, Val address, Val rank); // the same place in another block of the cluster
-void nv90_remote_arrive(Cg *cg, Val barrier, Val when); // barrier: remote
-void nv90_barrier_copied(Cg *cg, Val barrier);          // arrives once this thread's copies have
+void nv90_remote_arrive(Cg *cg, Val barrier, Val when);   // barrier: remote
+void nv90_barrier_arrive_for(Cg *cg, Val barrier, int n); // n threads
+void nv90_barrier_copied(Cg *cg, Val barrier);            // arrives once this thread's copies have
 void nv90_remote_tell(Cg *cg, Val to, Val word, Val barrier); // stores, and arrives behind it
 void nv90_remote_wait(Cg *cg, Val barrier, Val parity);       // own; for what others tell
 void nv90_cluster_sync(Cg *cg);

@@ -137,25 +137,32 @@ static void add_map(Cg *cg, int tensor, const int *box, bool panels, int ends) {
     VEC_PUSH(cg->arena, &h->maps, own);
 }
 
+// Of rows in pages: those that follow each other.
+static int box_along(const Cg *cg, const TileOp *op, int dim) {
+    return cg_element_run(cg, op, op->coord[dim].axis).dim == dim ? nv90_box_rows(cg, op) : 1;
+}
+
 static void add_maps(Cg *cg) {
     const TileBlock *body = &cg->k->body;
     for (const TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op)) {
         bool fill = op->kind == TILE_FILL,
              through = op->kind == TILE_STORE && op->args.n > 1 && !op->add;
-        if ((!fill && !through) || tile_fills_by_threads(cg->p, op)) continue;
+        bool boxes = tile_fills_by_threads(cg->p, op);
+        if ((!fill && !through) || (boxes && !nv90_box_rows(cg, op))) continue;
         TileShared t = tile_shared(cg->p, cg->k, op->args.data[0]);
         bool panels = op->args.data[0]->rank == 2;
-        int box[CG_MAP_RANK] = {0};
+        int box[CG_MAP_RANK] = {0}, ends = boxes ? 0 : nv90_ends(cg, op);
         const TileTensor *tensor = &cg->p->tensors.data[op->tensor];
-        assert(tensor->rank + (nv90_ends(cg, op) ? ABI_ENDS_RANK : 0) <= CG_MAP_RANK);
+        assert(tensor->rank + (ends ? ABI_ENDS_RANK : 0) <= CG_MAP_RANK);
         for (int d = 0; d < tensor->rank; d++) {
             int axis = op->coord[d].axis;
             box[d] = axis < 0             ? 1
                      : axis == t.col_axis ? panels ? HOME_PANEL : t.cols
                      : through            ? 16
+                     : boxes              ? box_along(cg, op, d)
                                           : nv90_copied_rows(cg, &t);
         }
-        add_map(cg, op->tensor, box, panels, nv90_ends(cg, op));
+        add_map(cg, op->tensor, box, panels, ends);
     }
 }
 

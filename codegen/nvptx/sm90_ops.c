@@ -50,6 +50,10 @@ void nv90_barrier_arrive(Cg *cg, Val barrier, Val when) {
         say(cg, WHERE(1, "mbarrier.arrive.shared::cta.b64 _, [$0]"), 2, barrier, nv90_if(cg, when));
 }
 
+void nv90_barrier_arrive_for(Cg *cg, Val barrier, int n) {
+    say(cg, "mbarrier.arrive.shared::cta.b64 _, [$0], $1;", 2, barrier, cg_i32(cg, n));
+}
+
 void nv90_barrier_copied(Cg *cg, Val barrier) {
     say(cg, "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$0];", 1, barrier);
 }

@@ -82,7 +82,7 @@ static Copy copy_of(Cg *cg, const TileOp *op, const Nv90Pipe *p, Val stage) {
     for (int d = 0; d < t->rank; d++) {
         int axis = op->coord[d].axis;
         if (op->each[d]) {
-            c.at[d] = nv90_run(cg, op, d, &end);
+            c.at[d] = p->by_threads ? NULL : nv90_run(cg, op, d, &end); // each box has its own
             continue;
         }
         c.at[d] = cg_uniform(cg, op->coord[d].at);
@@ -100,10 +100,22 @@ static Copy copy_of(Cg *cg, const TileOp *op, const Nv90Pipe *p, Val stage) {
     if (!op->each[t->rank - 1]) c.column = cg_times(cg, c.column, p->tile.cols);
     if (op->width) c.column = cg_plus(cg, c.column, op->from_column);
     if (end) c.rank = nv90_cut(cg, c.at, c.rank, end);
-    c.map = nv90_map_param(cg, op->tensor, rows);
+    c.map = nv90_map_param(cg, op->tensor, p->by_threads ? nv90_box_rows(cg, op) : rows);
     // Over tiles there are elements.
     if (t->role != TENSOR_Q && loop->kind != TILE_LOOP) c.there = nv90_has_elements(cg, t);
     return c;
+}
+
+static int columns_of(const Nv90Pipe *p) { // of a copy
+    return p->tile.order == ORDER_PANELS ? HOME_PANEL : p->tile.cols;
+}
+
+static void copy_panels(Cg *cg, const Nv90Pipe *p, Copy *c) {
+    for (int i = 0; i * columns_of(p) < p->tile.cols; i++) {
+        c->at[c->rank - 1] = cg_plus(cg, c->column, i * HOME_PANEL);
+        Val to = cg_plus(cg, c->to, i * p->tile.rows * HOME_PITCH);
+        nv90_bulk_load(cg, to, c->map, c->full, c->at, c->rank, c->there, c->everywhere);
+    }
 }
 
 // Nothing is copied of an empty tensor, whose map says nothing; its stages are zeros from the start.
@@ -111,27 +123,78 @@ static void start_copy(Cg *cg, const Nv90Pipe *p, Copy *c) {
     Val bytes = cg_i32(cg, p->bytes);
     if (c->there) bytes = cg_select(cg, c->there, bytes, cg_i32(cg, 0));
     if (p->leader < 0) nv90_barrier_expect(cg, c->full, bytes);
-    int step = p->tile.order == ORDER_PANELS ? HOME_PANEL : p->tile.cols;
-    for (int i = 0; i * step < p->tile.cols; i++) {
-        c->at[c->rank - 1] = cg_plus(cg, c->column, i * HOME_PANEL);
-        Val to = cg_plus(cg, c->to, i * p->tile.rows * HOME_PITCH);
-        nv90_bulk_load(cg, to, c->map, c->full, c->at, c->rank, c->there, c->everywhere);
-    }
+    copy_panels(cg, p, c);
     if (c->row < 0) return;
     c->at[c->row] = c->next; // which may lie outside: then nothing happens
-    for (int i = 0; i * step < p->tile.cols; i++) {
+    for (int i = 0; i * columns_of(p) < p->tile.cols; i++) {
         c->at[c->rank - 1] = cg_plus(cg, c->column, i * HOME_PANEL);
         nv90_bulk_prefetch(cg, c->map, c->at, c->rank);
     }
 }
 
-// The barrier counts every thread, when its pieces are there.
-static void fill_by_threads(Cg *cg, const TileOp *op, const Nv90Pipe *p) {
-    Blk done = cg_if(cg, op->when ? cg_uniform(cg, op->when) : NULL, "when");
+// ---- rows that are said one by one
+//
+// The producer's threads copy them, and the barrier counts each, once its pieces are there. In pages rows follow each other for a while: where a
+// tile's are all inside, one thread copies it box by box, and counts for all.
+
+static void wait_for_room(Cg *cg, const Nv90Pipe *p) {
+    Val empty = barrier_at(cg, p->empty, stage_of(cg, p, p->fills.stage));
+    nv90_barrier_wait(cg, empty, get(cg, p->fills.parity));
+}
+
+static Val is_inside(Cg *cg, const TileOp *op, const Nv90Pipe *p) {
+    Val end = cg_plus(cg, cg_element_begin(cg, op, p->tile.row_axis), p->tile.rows);
+    return cg_icmp(cg, LLVMIntSLE, end, cg_axis_size(cg, p->tile.row_axis));
+}
+
+// Where rows lie is asked for before the wait.
+static void copy_boxes(Cg *cg, const TileOp *op, const Nv90Pipe *p, int rows) {
+    int n = p->tile.rows / rows;
+    Copy *box = ARENA_ARRAY(cg->arena, Copy, n),
+         all = copy_of(cg, op, p, stage_of(cg, p, p->fills.stage));
+    Val begin = cg_element_begin(cg, op, p->tile.row_axis);
+    all.there = NULL; // rows that are inside are of some page
+    for (int i = 0; i < n; i++) {
+        box[i] = all;
+        box[i].to = cg_plus(cg, all.to, i * rows * HOME_PITCH);
+        cg_element_indices(cg, op, p->tile.row_axis, cg_plus(cg, begin, i * rows), box[i].at);
+    }
+    wait_for_room(cg, p);
+    nv90_barrier_arrive_for(cg, all.full, NV90_GROUP - 1);
+    nv90_barrier_expect(cg, all.full, cg_i32(cg, p->bytes));
+    for (int i = 0; i < n; i++) copy_panels(cg, p, &box[i]);
+}
+
+static void copy_pieces(Cg *cg, const TileOp *op, const Nv90Pipe *p) {
     Val stage = stage_of(cg, p, p->fills.stage);
-    nv90_barrier_wait(cg, barrier_at(cg, p->empty, stage), get(cg, p->fills.parity));
+    nv_find_rows(cg, op);
+    wait_for_room(cg, p);
     nv_copy_to(cg, op, stage_address(cg, p, stage));
     nv90_barrier_copied(cg, barrier_at(cg, p->full, stage));
+}
+
+static void fill_by_boxes(Cg *cg, const TileOp *op, const Nv90Pipe *p, int rows) {
+    Blk boxes = cg_block(cg, "boxes"), pieces = cg_block(cg, "pieces"), on = cg_block(cg, "filled");
+    cg_branch(cg, is_inside(cg, op, p), boxes, pieces);
+    Blk rest = nv90_one(cg);
+    copy_boxes(cg, op, p, rows);
+    cg_br(cg, on);
+    cg_at(cg, rest);
+    wait_for_room(cg, p);
+    cg_br(cg, on);
+    LLVMMoveBasicBlockAfter(pieces, cg_here(cg));
+    cg_at(cg, pieces);
+    copy_pieces(cg, op, p);
+    cg_enter(cg, on);
+}
+
+static void fill_by_threads(Cg *cg, const TileOp *op, const Nv90Pipe *p) {
+    Blk done = cg_if(cg, op->when ? cg_uniform(cg, op->when) : NULL, "when");
+    int rows = nv90_box_rows(cg, op);
+    if (rows)
+        fill_by_boxes(cg, op, p, rows);
+    else
+        copy_pieces(cg, op, p);
     advance(cg, p, &p->fills, NULL);
     if (done) cg_enter(cg, done);
 }

@@ -26,6 +26,15 @@ int nv90_copied_rows(Cg *cg, const TileShared *t) {
     return nv90_goes_everywhere(cg, t) ? t->rows / nv90_state(cg)->blocks : t->rows;
 }
 
+// Boxes begin where a row's place in the panels' pattern repeats.
+int nv90_box_rows(const Cg *cg, const TileOp *op) {
+    enum { LEAST = 8 };
+    int axis = op->args.data[0]->axis[0], rows = cg->k->axes[axis].extent;
+    CgRun run = cg_element_run(cg, op, axis);
+    if (run.dim < 0 || run.places < LEAST) return 0;
+    return run.places < rows ? run.places : rows;
+}
+
 Val nv90_map_param(Cg *cg, int tensor, int rows) {
     Nv90 *h = nv90_state(cg);
     for (int i = 0; i < h->maps.n; i++) {

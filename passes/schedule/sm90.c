@@ -28,7 +28,8 @@ enum {
     LISTED = 2048,        // tiles of a section where each visits few: documents, 5% faster than 512
     LONG_BODY = 1400,     // weight (ex_weight) of what is computed of an element
     DEAR_MASK = 48,       // the same, of a mask
-    SHARED_SLACK = 1024,  // barriers, the tile's number, alignment
+    GATHER_REGISTERS = 72, // of a thread of the producer that copies rows of pages
+    SHARED_SLACK = 1024,   // barriers, the tile's number, alignment
 };
 
 // ---- shapes
@@ -81,10 +82,15 @@ bool sm90_has_long_body(const TileKernel *k) {
     return false;
 }
 
+// Rows follow each other, but for those of keys that are loaded: the producer's threads copy them where they lie in pages.
 static bool goes_by_runs(const TileProgram *p, const TileKernel *k) {
     bool runs = true;
-    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        if (op->kind == TILE_LOAD || op->kind == TILE_STORE) runs &= tile_goes_by_runs(p, op);
+    int rows = tile_grid_axis(k);
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
+        bool keys = op->kind == TILE_LOAD && !tile_has_axis(op->results.data[0], rows);
+        if (!keys && (op->kind == TILE_LOAD || op->kind == TILE_STORE))
+            runs &= tile_goes_by_runs(p, op);
+    }
     return runs;
 }
 
@@ -289,6 +295,8 @@ Knobs sm90_fit(const TileProgram *p, const TileKernel *k, ShapeClass launches, b
     s.said = knobs_of(FORM_SM90);
     s.dense = pass_copies_dense(k);
     if (alone || p->batch) s.cluster = 1;
+    while (p->batch == BATCH_PAGED && s.producer_registers < GATHER_REGISTERS)
+        s.registers -= 8, s.producer_registers += 8 * s.warpgroups;
     if (listed) s.section = LISTED;
     if (!tile_has(&k->body, TILE_BOUND) || moving || dear) s.fixed_shift = 0;
     if (!s.fixed_shift) s.after = tests ? -1 : rows[i].moving;

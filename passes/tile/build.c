@@ -712,7 +712,7 @@ static void add_own_kernels(Build *b) {
 static bool may_be_long(const Build *b, const PassOptions *o) {
     const RowProgram *row = b->row;
     bool narrow = dtype_half(o->dtype) && (!o->kv || o->kv == o->dtype);
-    return o->batch == BATCH_RAGGED && !o->phase && !o->invariant && o->target.id == TARGET_SM90A &&
+    return o->batch && !o->phase && !o->invariant && o->target.id == TARGET_SM90A &&
            narrow && row->D % 8 == 0 && row->Dv % 8 == 0;
 }
 

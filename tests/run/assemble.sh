@@ -35,6 +35,9 @@ for dims in '64 264' '128 320'; do
     holds "causal on sm_80, $dims" assembles_for sm_80 stdlib/causal.attn -DD="${dims% *}" -DDv="${dims#* }"
 done
 for dims in 64 128 256; do holds "causal in ragged batches, $dims" assembles stdlib/causal.attn --layout=ragged -DD=$dims -DDv=$dims; done
+for layout in paged paged:16; do
+    for name in causal attention_sink; do holds "$name, $layout" assembles stdlib/$name.attn --layout=$layout -DD=128 -DDv=128; done
+done
 holds 'a dense bias' assembles tests/regress/dense_bias.attn -DD=128 -DDv=128
 holds 'a dense bias on sm_80' assembles_for sm_80 tests/regress/dense_bias.attn -DD=64 -DDv=64
 holds 'no room for what is stored, nor for an even part of it' assembles tests/regress/score_root.attn -DD=96 -DDv=96

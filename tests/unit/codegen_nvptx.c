@@ -139,8 +139,8 @@ ARENA_TEST(parts_of_sequences) {
         const char *loop = strstr(part, "\n$L"), *end = strstr(combine, "\n}");
         const char *wait = strstr(combine, "griddepcontrol.wait;");
         ck_assert_int_eq(wait && wait < end, layouts[i] != BATCH_DENSE);
-        // of a ragged batch the kernel of long sequences, too, behind whose end that of parts ends
-        int early = layouts[i] == BATCH_DENSE ? 0 : layouts[i] == BATCH_RAGGED ? 2 : 1;
+        // the kernel of long sequences, too, behind whose end that of parts ends
+        int early = layouts[i] == BATCH_DENSE ? 0 : 2;
         ck_assert_int_eq(count(ptx, "griddepcontrol.launch_dependents;"), early);
         ck_assert_int_eq(count(ptx, "griddepcontrol.wait;"), early);
         if (layouts[i] == BATCH_DENSE) continue;
@@ -151,6 +151,27 @@ ARENA_TEST(parts_of_sequences) {
     PassOptions o = {
         .target = cg_target(TARGET_SM80), .dtype = DT_BF16, .split = true, .batch = BATCH_RAGGED};
     ck_assert_int_eq(count(ptx_with(a, &o, text), "griddepcontrol"), 0);
+}
+
+// Whole tiles of long sequences come by boxes of a page's rows, one for each panel of columns, of k and of v: of 128 keys in pages of 32 these
+// are 4. The others, and all of smaller pages, come piece by piece.
+ARENA_TEST(pages_come_by_boxes) {
+    static const char text[] =
+        "attention t { dim D = 128; score(q, k) = dot(q, k);\n"
+        "normalize(s) { let e = exp(s - rowmax(s)); return e / rowsum(e); } }\n";
+    for (int page = 4; page <= 32; page *= 8) {
+        PassOptions o = {.target = cg_target(TARGET_SM90A),
+                         .dtype = DT_BF16,
+                         .split = true,
+                         .batch = BATCH_PAGED,
+                         .page = page};
+        const char *ptx = ptx_with(a, &o, text);
+        const char *from = entry_of(ptx, "t_long"), *end = strstr(from, "\n}");
+        int boxes = count_within(from, end, "cp.async.bulk.tensor.4d.shared");
+        ck_assert_int_gt(count_within(from, end, "cp.async.cg.shared.global"), 0);
+        ck_assert_int_eq(boxes % (2 * 4), 0);
+        ck_assert_int_eq(boxes > 0, page >= 8);
+    }
 }
 
 static TileProgram *tile_file(Arena *a, const char *name, TargetId target, Diags *diags) {

@@ -184,6 +184,29 @@ TEST(long_sequences_have_a_kernel_of_their_own) {
     }
 }
 
+// Their keys lie in pages, of which some are shared, in any order; a tile has several, or a part of one.
+TEST(long_sequences_in_pages_have_it_too) {
+    enum { TABLE = 50, PAGE = 8, PAGES = 70 };
+    static const int queries[] = {3, 73, 74, 74, 204, 274}, lens[] = {73, 227, 0, 100, 399};
+    Launch l = {.batch = BATCH_PAGED, .B = 5, .H = 4, .Hkv = 2, .Tq = 280, .max_q = 130};
+    int table[5 * TABLE];
+    for (int i = 0; i < 5 * TABLE; i++) table[i] = i * 37 % PAGES;
+    l.pages = PAGES, l.page = PAGE, l.table = TABLE, l.q_start = queries, l.kv_len = lens,
+    l.page_table = table;
+    for (int page = 0; page <= PAGE; page += PAGE) {
+        Arena *a = arena_new();
+        Variant *v;
+        Stream *s = pu_stream(a, "stdlib/causal.attn", NULL, 8, &v);
+        PassOptions o = {.dtype = DT_BF16, .batch = l.batch, .page = page, .split = true};
+        o.target = *target_get(TARGET_SM90A);
+        TileProgram *p = finished(a, s, &o);
+        ck_assert(p->split.long_queries && p->kernels.data[p->kernels.n - 1]->schedule.persist);
+        check(a, v, p, &l, 2e-2, "pages");
+        tu_read_back(a, p);
+        arena_free(a);
+    }
+}
+
 static TileProgram *ragged_sm90(Arena *a, const char *path) {
     PassOptions o = {.dtype = DT_BF16, .batch = BATCH_RAGGED, .split = true};
     o.target = *target_get(TARGET_SM90A);
