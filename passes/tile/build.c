@@ -404,13 +404,14 @@ static bool is_work(const Build *b, int tensor, bool backward) {
 static void set_places(Build *b, TileOp *op, int tensor, AxisRole rows, int columns,
                        const Ex *head) {
     const Ex *index[2];
-    bool queries = rows == AX_M, sums = is_work(b, tensor, true);
+    bool queries = rows == AX_M, sums = is_work(b, tensor, true), part = is_work(b, tensor, false);
     int n = 0, places = queries ? places_query(&b->at, build_query(b), index)
                                 : places_key(&b->at, build_pos(b, rows), index);
     op->tensor = tensor;
     if (sums && b->p->tensors.data[tensor].dtype == DT_F32) index[0] = build_place_of_work(b, rows);
     if (sums) by_index(op, &n, head);
-    if (is_work(b, tensor, false)) by_index(op, &n, b->part ? b->part : tile_of(b, AX_S));
+    if (part) by_index(op, &n, b->part ? b->part : tile_of(b, AX_S));
+    if (part) index[0] = ex_2(b->pool, EX_ADD, build_size(b, b->p->split.first), build_query(b));
     if (is_of_parts(b, tensor)) by_index(op, &n, b->part);
     if (is_numbers(b, tensor)) by_index(op, &n, ex_i32(b->pool, b->number));
     for (int i = 0; i < places; i++) {
@@ -712,8 +713,8 @@ static void add_own_kernels(Build *b) {
 static bool may_be_long(const Build *b, const PassOptions *o) {
     const RowProgram *row = b->row;
     bool narrow = dtype_half(o->dtype) && (!o->kv || o->kv == o->dtype);
-    return o->batch && !o->phase && !o->invariant && o->target.id == TARGET_SM90A &&
-           narrow && row->D % 8 == 0 && row->Dv % 8 == 0;
+    return o->batch && !o->phase && !o->invariant && o->target.id == TARGET_SM90A && narrow &&
+           row->D % 8 == 0 && row->Dv % 8 == 0;
 }
 
 static const Ex *workers_of_tile(Build *b, const Ex *rows) {
@@ -754,6 +755,22 @@ static void add_long_kernel(Build *b) {
         pass_own_size(p, "short_queries", EX_CONST, NULL, ex_select(x, is, none, queries));
     s->long_queries =
         pass_own_size(p, "long_queries", EX_CONST, NULL, ex_select(x, is, queries, none));
+}
+
+// Rows of parts have places of workspace. Sequences that may have parts have at most so many rows each, if a launch has others, too: by
+// sequence that takes fewer places than all rows of the batch do.
+static void add_places(Build *b, bool apart) {
+    ExPool *x = b->pool;
+    TileSplit *s = &b->p->split;
+    const Ex *all = build_size(b, b->at.Tq), *first = build_size(b, b->at.q_first);
+    s->rows = b->at.Tq, s->first = b->at.q_first;
+    if (!apart && !s->beside) return;
+    const Ex *most = ex_i32(x, apart ? b->few : FEW);
+    const Ex *by = ex_2(x, EX_MUL, build_size(b, SIZE_B), most), *is = ex_2(x, EX_LT, by, all);
+    if (!apart) is = ex_2(x, EX_AND, is, ex_2(x, EX_LT, ex_i32(x, 0), build_size(b, s->beside)));
+    s->rows = pass_size(b->p, "part_rows", ex_select(x, is, by, all));
+    by = ex_2(x, EX_MUL, ex_symbol(x, SYM_B), most);
+    s->first = pass_own_size(b->p, "part_first", EX_CONST, NULL, ex_select(x, is, by, first));
 }
 
 // Its plans go first.
@@ -826,6 +843,7 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     if (few && !o->batch) b.group = pass_size(p, "group", heads_of_group(&b));
     bool may = may_be_long(&b, o);
     if (may) add_beside(&b);
+    if (b.split && o->batch) add_places(&b, few && o->invariant);
     if (b.split) pass_add_split(p, o->share);
     if (few && o->batch && o->invariant) add_own_kernels(&b);
     if (may) add_long_kernel(&b);

@@ -26,7 +26,7 @@ enum {
     LONG_PART = 2048,
     MOST_KEYS = 2048,    // of a part of a sequence that has a length of its own,
     MOST_BLOCKS = 32,    // of which a worker gets as many at most: most of them may have no part
-    MOST_PLACES = 16384, // of a batch's rows, with all of their parts, beside long sequences
+    MOST_PLACES = 16384, // of rows that may have parts, with all of these, beside long sequences
     MAX_ROUNDS = 8,      // of all workers, of which the last one is split
     PART_STEPS = 2,      // of a part of many queries, at least
     MAX_NODES = 120,     // of an expression that is evaluated for several tiles
@@ -297,7 +297,7 @@ static const Ex *parts_of_longest(TileProgram *p, const TileKernel *k) {
     const Ex *most = ex_i32(x, MAX_PARTS);
     if (p->split.beside) // their rows have places of workspace, too
         most = ex_select(x, are_beside(p),
-                         ex_2(x, EX_DIV, ex_i32(x, MOST_PLACES), pass_all_queries(p)), most);
+                         ex_2(x, EX_DIV, ex_i32(x, MOST_PLACES), size_of(p, p->split.rows)), most);
     return ex_2(x, EX_MIN, ex_2(x, EX_MIN, n, ex_i32(x, MAX_PARTS)), ex_2(x, EX_MIN, room, most));
 }
 

@@ -43,7 +43,7 @@ static int work_tensor(Build *b, const char *name, int index, bool columns) {
     TileTensor t = {.name = name, .role = TENSOR_WORK, .index = index, .dtype = DT_F32};
     if (b->p->batch) {
         t.extent[t.rank++] = build_parts(b);
-        t.extent[t.rank++] = build_size(b, b->at.Tq);
+        t.extent[t.rank++] = build_size(b, b->p->split.rows);
         t.extent[t.rank++] = build_size(b, SIZE_HQ);
     } else {
         if (b->p->split.whole) {

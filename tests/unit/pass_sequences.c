@@ -266,6 +266,29 @@ TEST(parts_follow_from_all_lengths) {
     }
 }
 
+// Beside a prompt decoding sequences have as many parts as without it: rows of theirs have places of workspace, not all rows of the batch.
+TEST(places_are_for_rows_that_may_have_parts) {
+    for (int invariant = 0; invariant < 2; invariant++) {
+        Arena *a = arena_new();
+        Stream *s = pu_stream(a, "stdlib/causal.attn", NULL, 64, NULL);
+        PassOptions o = {.dtype = DT_BF16, .batch = BATCH_PAGED, .page = 16, .split = true};
+        o.target = *target_get(TARGET_SM90A), o.invariant = invariant;
+        TileProgram *p = finished(a, s, &o);
+        int32_t *size = ARENA_ARRAY(a, int32_t, p->sizes.n);
+        Launch l = {.batch = BATCH_PAGED, .B = 8, .H = 32, .Hkv = 8, .Tq = 8199, .max_q = 8192};
+        l.pages = 65536, l.page = 16, l.table = 8192;
+        set_sizes(p, &l, size);
+        tile_eval_sizes(p, size, 132);
+        ck_assert_int_eq(size[own_of(p, "part_rows")], 8 * (invariant ? 16 : 32));
+        ck_assert_int_eq(size[p->split.few], 64);
+        l.Tq = 8, l.max_q = 1; // all rows are fewer
+        set_sizes(p, &l, size);
+        tile_eval_sizes(p, size, 132);
+        ck_assert_int_eq(size[own_of(p, "part_rows")], 8);
+        arena_free(a);
+    }
+}
+
 static const double *outputs(Arena *a, const TileProgram *p, const Launch *l) {
     Diags diags = diag_list(a);
     TileData *x = data_of(a, p, l);
