@@ -28,21 +28,40 @@ static Val of_sequence(Cg *cg, const Ex *e, Val i, Val n) {
     return one;
 }
 
-static Val over_sequences(Cg *cg, const TileSize *z) {
+// Sizes over the same sequences: lengths are read once for all of them. `size` are asked for and not made yet.
+static void over_sequences(Cg *cg, const int *size, int many) {
+    const TileSize *z = cg->p->sizes.data;
     CgLanes l = cg->hooks->lanes(cg);
-    Val zero = cg_i32(cg, 0), n = cg_uniform(cg, z->among);
-    CgCount turns = cg_count(cg, zero, n, zero);
-    Val one = of_sequence(cg, z->def, cg_add(cg, turns.i, l.lane), n);
-    Val all = cg_lanes_merge(cg, z->over, turns.sum, one);
-    return all_lanes(cg, &l, z->over, cg_end_count(cg, &turns, cg_i32(cg, l.n), all));
+    Val zero = cg_i32(cg, 0), n = cg_uniform(cg, z[size[0]].among);
+    Val none = LLVMConstNull(LLVMVectorType(cg->i32, (unsigned)many));
+    CgCount turns = cg_count(cg, zero, n, none);
+    Val i = cg_add(cg, turns.i, l.lane), all = turns.sum;
+    for (int s = 0; s < many; s++) {
+        Val at = cg_i32(cg, s), one = of_sequence(cg, z[size[s]].def, i, n);
+        one = cg_lanes_merge(cg, z[size[s]].over, cg_extract(cg, turns.sum, at), one);
+        all = cg_insert(cg, all, one, at);
+    }
+    all = cg_end_count(cg, &turns, cg_i32(cg, l.n), all);
+    for (int s = 0; s < many; s++)
+        cg->own[size[s]] = all_lanes(cg, &l, z[size[s]].over, cg_extract(cg, all, cg_i32(cg, s)));
 }
 
 // Those that are.
 static void meet_all(Cg *cg) {
-    for (int s = 0; s < cg->p->sizes.n; s++) {
-        const TileSize *z = &cg->p->sizes.data[s];
-        if (!cg->asked[s] || !tile_is_common(cg->p, s)) continue;
-        cg->own[s] = z->over ? over_sequences(cg, z) : cg_uniform(cg, z->def);
+    const TileProgram *p = cg->p;
+    int *size = ARENA_ARRAY(cg->arena, int, p->sizes.n + 1);
+    bool *met = ARENA_ARRAY(cg->arena, bool, p->sizes.n + 1);
+    for (int s = 0; s < p->sizes.n; s++) {
+        const TileSize *z = &p->sizes.data[s];
+        if (!cg->asked[s] || met[s] || !tile_is_common(p, s)) continue;
+        int many = 0;
+        for (int i = s; i < p->sizes.n; i++)
+            if (cg->asked[i] && p->sizes.data[i].over && p->sizes.data[i].among == z->among)
+                met[i] = true, size[many++] = i;
+        if (z->over)
+            over_sequences(cg, size, many);
+        else
+            cg->own[s] = cg_uniform(cg, z->def);
     }
 }
 
