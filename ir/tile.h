@@ -111,8 +111,8 @@ typedef struct TileSplit {
     int few_queries, many_queries, long_queries;
     // Each launch has the kernels of few and of many, and parts follow from the own sequence alone.
     bool apart;
-    int rows;    // of a batch: places of workspace for the rows of its parts, of which a sequence's
-    int first;   // begin here
+    int rows;    // of a batch: how many places of workspace there are for rows that have parts,
+    int first;   // and where a sequence's begin
     int beside;  // of a batch: 1 in launches whose long sequences have a kernel beside that of few
     int longest; // of the kernel for many: steps of its longest tile,
     int wanted;  // parts that it would have if they cost nothing,

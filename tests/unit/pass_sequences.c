@@ -281,6 +281,10 @@ TEST(places_are_for_rows_that_may_have_parts) {
         tile_eval_sizes(p, size, 132);
         ck_assert_int_eq(size[own_of(p, "part_rows")], 8 * (invariant ? 16 : 32));
         ck_assert_int_eq(size[p->split.few], 64);
+        l.Tq = 8 * 1024, l.max_q = 1024; // all sequences are long
+        set_sizes(p, &l, size);
+        tile_eval_sizes(p, size, 132);
+        ck_assert_int_eq(size[own_of(p, "part_rows")], invariant ? 8 * 16 : l.Tq);
         l.Tq = 8, l.max_q = 1; // all rows are fewer
         set_sizes(p, &l, size);
         tile_eval_sizes(p, size, 132);
