@@ -132,21 +132,27 @@ static void take_out(Walk *w) {
     }
 }
 
-// An index of a row that was made outside of the loop (passes/tile/hoist.c), as what it was made of: half of a
-// difference does not tell that it is one.
-static const Ex *whole_index(void *ctx, ExPool *x, const Ex *e) {
-    Walk *w = ctx;
-    (void)x;
-    if (e->op != EX_SYM || e->sym != SYM_PARAM || e->type != EX_I32) return e;
+// What a map makes of numbers alone, in place of its result.
+static const Ex *opened(const Walk *w, const Ex *e) {
     const TileValue *v = w->map->args.data[e->index];
     const TileOp *def = v->def;
-    if (v->rank != 1 || v->axis[0] != w->s->row || def->kind != TILE_MAP) return e;
+    if (def->kind != TILE_MAP) return e;
     for (int i = 0; i < def->args.n; i++)
         if (def->args.data[i]->rank) return e;
     for (int i = 0; i < def->results.n; i++)
         if (def->results.data[i] == v && def->outs.data[i].reduce == EX_CONST)
             return pass_transplant(w->s->p, w->map, def, def->outs.data[i].body);
     return e;
+}
+
+// An index of a row that was made outside of the loop (passes/tile/hoist.c), as what it was made of: half of a
+// difference does not tell that it is one.
+static const Ex *whole_index(void *ctx, ExPool *x, const Ex *e) {
+    const Walk *w = ctx;
+    (void)x;
+    if (e->op != EX_SYM || e->sym != SYM_PARAM || e->type != EX_I32) return e;
+    const TileValue *v = w->map->args.data[e->index];
+    return v->rank == 1 && v->axis[0] == w->s->row ? opened(w, e) : e;
 }
 
 static bool any_leaves(const Walk *w) {
@@ -175,6 +181,21 @@ static void diagonals_of(Strips *s, TileOp *map) {
 
 // ---- numbers of keys are maps of their own already (passes/tile/hoist.c)
 
+// A number of the step, as the page of a tile: a strip is made before any other map of the step.
+static const Ex *number_of_step(void *ctx, ExPool *x, const Ex *e) {
+    const Walk *w = ctx;
+    (void)x;
+    if (e->op != EX_SYM || e->sym != SYM_PARAM) return e;
+    const TileValue *v = w->map->args.data[e->index];
+    return !v->rank && v->def->block == &w->s->loop->body ? opened(w, e) : e;
+}
+
+static void open_numbers(Strips *s, TileOp *map) {
+    Walk w = {.s = s, .map = map};
+    map->outs.data[0].body = ex_map(s->p->pool, map->outs.data[0].body, number_of_step, &w);
+    pass_compact(s->p, map);
+}
+
 static void loads_something(void *ctx, const Ex *e) { *(int *)ctx += weight_of(e); }
 
 static bool is_for_keys(const Strips *s, const TileOp *map) {
@@ -196,8 +217,10 @@ static void strips_of_step(Strips *s) {
         next = op->next;
         if (op->kind != TILE_MAP || op->results.data[0]->home != HOME_ANY) continue;
         if (is_score(s, op)) diagonals_of(s, op);
-        if (is_for_keys(s, op) && has_room(s, op->results.data[0]))
+        if (is_for_keys(s, op) && has_room(s, op->results.data[0])) {
+            open_numbers(s, op);
             op->results.data[0]->home = HOME_STRIP;
+        }
     }
 }
 
@@ -239,26 +262,11 @@ void pass_visit_elements(const TileKernel *k, TileOp *map, const Ex *e,
     arena_free(s.scratch);
 }
 
-static bool comes(const TileOp *from, const TileOp *op) {
-    while (from && from != op) from = from->next;
-    return from;
-}
-
-// Before *first, which is the first operation that was not raised. What op is made of goes first, as the page of a step.
-static void raise_op(TileOp **first, TileOp *op) {
-    for (int i = 0; i < op->args.n; i++)
-        if (comes(*first, op->args.data[i]->def)) raise_op(first, op->args.data[i]->def);
-    if (op == *first)
-        *first = op->next;
-    else
-        pass_move_before(*first, op);
-}
-
 // As early as what they are made of is there: loads run beside the products.
 void pass_raise_strips(TileOp *loop) {
     TileOp *first = loop->body.first;
     for (TileOp *op = first, *next; op; op = next) {
         next = op->next;
-        if (pass_is_strip(op)) raise_op(&first, op);
+        if (op != first && pass_is_strip(op)) pass_move_before(first, op);
     }
 }
