@@ -168,7 +168,7 @@ def _recur_over(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], state0
     device = q.device.type if isinstance(q, torch.Tensor) else ""
     rows = [_torch._cast(x, device) for x in (q, k, v)]
     given = _torch._sort(declared, variant, [*rows, *inputs], named)
-    given.update((n, _torch._number(n, given[n])) for n, array in declared.items() if not array)
+    _torch._fit(spec, given, declared)
     scalars = {n: given.pop(n) for n in list(given) if isinstance(given[n], float)}
     if state0 is not None:
         given["state0"] = state0

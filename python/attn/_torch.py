@@ -126,6 +126,13 @@ def _in_f32(spec: str) -> str:
     return " ".join(re.findall(r"^  input (\w+): f32\[", rows, re.M))
 
 
+@_constant
+def _bools(spec: str) -> str:
+    """The scalars that are bools, by their names."""
+    rows, _ = _rows(spec)
+    return " ".join(re.findall(r"^  input (\w+): bool\b(?!\[)", rows, re.M))
+
+
 @functools.lru_cache(maxsize=None)
 def _asks_order(spec: str) -> Optional[bool]:
     asked: Optional[bool] = json.loads(spec).get("deterministic")
@@ -602,8 +609,10 @@ def _asked(spec: str, found: Sequence[torch.Tensor]) -> Outputs:
     return found[0] if count == 1 else tuple(found[:count])
 
 
-def _number(name: str, x: Any) -> Any:
+def _number(spec: str, name: str, x: Any) -> Any:
     """A scalar input: a float, or a tensor without dimensions if its gradient is wanted. The call waits for the number where it is on a GPU."""
+    if isinstance(x, bool) and name not in _bools(spec).split():
+        raise TypeError(f"{name}: takes a number, not {x}")
     if isinstance(x, torch.Tensor):
         if x.numel() != 1:
             raise ValueError(f"{name}: takes one number, not a tensor {list(x.shape)}")
@@ -611,6 +620,14 @@ def _number(name: str, x: Any) -> Any:
     if not isinstance(x, numbers.Real) and not hasattr(x, "__float__"):
         raise TypeError(f"{name}: takes a number, not a {type(x).__name__}")
     return float(x)
+
+
+def _fit(spec: str, given: Dict[str, Any], declared: Dict[str, bool]) -> None:
+    """Scalars become numbers, and 16-bit floats become f32 where the source says f32: no bit is lost, and the gradient goes back."""
+    given.update((n, _number(spec, n, given[n])) for n, array in declared.items() if not array)
+    for name in _in_f32(spec).split():
+        if isinstance(given[name], torch.Tensor) and given[name].dtype in (torch.bfloat16, torch.float16):
+            given[name] = given[name].float()
 
 
 def _prepared(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dict[str, Any],
@@ -626,11 +643,8 @@ def _prepared(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: D
     given = _sort(declared, variant, [*operands.values(), *inputs], named)
     for i in listed:
         _check_gradient(i.strip("=+"), given[i.strip("=+")], i.endswith("+"))
-    given.update((n, _number(n, given[n])) for n, array in declared.items() if not array)
+    _fit(spec, given, declared)
     arrays = {n: x for n, x in given.items() if declared[n] or isinstance(x, torch.Tensor)}
-    for name in _in_f32(spec).split():  # of model.bfloat16(): no bit is lost, and the gradient goes back
-        if isinstance(arrays[name], torch.Tensor) and arrays[name].dtype in (torch.bfloat16, torch.float16):
-            arrays[name] = arrays[name].float()
     for name, x in arrays.items():
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name}: takes a tensor of PyTorch, not a {type(x).__name__}")

@@ -58,6 +58,8 @@ class Recurrences(Case):
         given, log_decay, state0 = operands()
         module = attn.Recurrence(library("gla"))
         self.close(module(*given, log_decay), gla(*(x.double() for x in (*given, log_decay)), torch.zeros_like(state0).double())[0])
+        half = log_decay.bfloat16()
+        self.assertTrue(torch.equal(module(*given, half), module(*given, half.float())))
         self.assertIn("gla.attn", repr(module))
 
     def test_parts(self):

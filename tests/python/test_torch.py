@@ -588,6 +588,7 @@ class Mistakes(Case):
         self.refused(ValueError, "^bias: ", q, k, v, bias[:, :6], 1.0, table, **biased)
         self.refused((TypeError, ValueError), "^table: ", q, k, v, bias, 1.0, table.float(), **biased)
         self.refused(ValueError, "holds several attentions: name one with entry=", q, k, v, source=BIASED)
+        self.refused(TypeError, "^cap: takes a number, not True", q, k, v, bias, True, table, **biased)
         self.refused(TypeError, "^nothing: ", q, k, v, bias, 1.0, table, emit="nothing", **biased)
         self.refused(attn.CompileError, "error: ", q, k, v, source="attention a { dim D = 8; score(q, k) = z; normalize(s) = s; }")
 
@@ -609,6 +610,12 @@ class Mistakes(Case):
             found.append((o, b.grad))
         self.assertTrue(torch.equal(found[0][0], found[1][0]))
         self.assertTrue(torch.equal(found[0][1].bfloat16(), found[1][1]))
+
+    def test_a_bool_is_true_or_false(self):
+        q, k, v = operands(d=8)
+        module = attn.Attention("import std.normalization; attention a { dim D = 8; input on: bool; score(q, k) = dot(q, k); modify(s) = on ? 0.0 : s; normalize(s) = softmax(s); }")
+        self.close(module(q, k, v, True), v.double().mean(2, keepdim=True).repeat_interleave(2, 1).expand(-1, -1, q.shape[2], -1))
+        self.assertTrue(torch.equal(module(q, k, v, False), module(q, k, v, 0)))
 
     def test_no_gradient_vanishes(self):
         q, k, v = operands(d=8)
