@@ -25,8 +25,8 @@ typedef struct RefOpen {
     unsigned char *state;   // recurrence: [B,H,D,Dv]
     int64_t decisions, rows;
     int64_t beyond; // recurrence: positions behind a state that f32 does not hold
-    int64_t
-        negative; // recurrence: positions with a decay below 0, behind which nothing is specified
+    // Recurrence: positions with a decay below 0, behind which nothing is specified.
+    int64_t negative;
 } RefOpen;
 
 typedef struct RefSequence RefSequence; // reference_batch.h
@@ -95,8 +95,8 @@ typedef struct RefGrad {
     // Of an attention: 1 of each row [B,H,Sq] that holds an infinity or a NaN that what follows hides, a sum that its weights hang on or
     // what is aggregated, or that `output` makes; NULL: not wanted.
     unsigned char *lost;
-    int64_t *
-        apart; // of an attention: how many sides of kinks are others in float64 is added to it; NULL: not wanted
+    // Of an attention: how many sides of kinks are others in float64 is added to it; NULL: not wanted.
+    int64_t *apart;
 } RefGrad;
 void ref_grad(const RefGrad *g);
 

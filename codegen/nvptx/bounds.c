@@ -6,9 +6,8 @@
 #include "codegen/nvptx/sm90.h"
 
 enum { BLOCK = 8, EACH = 2, BITS = 32, SPAN = BITS / EACH * BLOCK }; // columns that a word spans
-enum {
-    WORTH = 16
-}; // elements of a row: a bound takes some nine instructions, and each element one less
+// Elements of a row: a bound takes some nine instructions, and each element one less.
+enum { WORTH = 16 };
 
 static int bit_of(int column) { return column / BLOCK * EACH + column % BLOCK; }
 

@@ -16,8 +16,8 @@ enum {
 
 typedef struct Nv90Product Nv90Product;
 
-typedef struct
-    Nv90Walk { // allocas of a role: the stage that comes next, and the parity of its barrier
+// Allocas of a role: the stage that comes next, and the parity of its barrier.
+typedef struct Nv90Walk {
     Val stage, parity;
 } Nv90Walk;
 
@@ -38,10 +38,6 @@ typedef struct Nv90Pipe {
 typedef struct Nv90Map { // a tensor map among the kernel's arguments
     int tensor, rows;    // of its box
 } Nv90Map;
-
-typedef struct Nv90Flight { // products that have not landed
-    CgValue *acc;
-} Nv90Flight;
 
 typedef struct Nv90Wide { // a narrow fragment whose pairs are still two f32 each
     CgValue *value;
@@ -69,7 +65,7 @@ typedef struct Nv90Point { // of the grid
 typedef struct Nv90 { // of a kernel with roles
     VEC(Nv90Pipe) pipes;
     VEC(Nv90Map) maps;
-    VEC(Nv90Flight) flight;
+    VEC(CgValue *) flight;    // what products make that have not landed
     int done;                 // a barrier that reads as complete at parity 1, always
     int nobody;               // one that nobody waits for
     int numbers, told, heard; // tiles in shared memory and their barriers, HOME_AHEAD of each
@@ -110,10 +106,10 @@ Val nv90_map_param(Cg *cg, int tensor, int rows);
 // Whether each block of a cluster copies a part to all, and so many rows.
 bool nv90_goes_everywhere(Cg *cg, const TileShared *t);
 int nv90_copied_rows(Cg *cg, const TileShared *t);
-int nv90_box_rows(const Cg *cg,
-                  const TileOp *op); // of what is filled by threads; 0: there are no boxes
-void nv90_group_sync(Cg *cg);        // the warpgroup
-void nv90_role_sync(Cg *cg);         // all of the role
+// Of what the producer's threads fill: the rows of a box; 0: there are no boxes.
+int nv90_box_rows(const Cg *cg, const TileOp *op);
+void nv90_group_sync(Cg *cg);                       // the warpgroup
+void nv90_role_sync(Cg *cg);                        // all of the role
 Val nv90_has_elements(Cg *cg, const TileTensor *t); // i1
 
 // ---- the frame (sm90_frame.c)
@@ -194,8 +190,8 @@ void nv90_bulk_load(Cg *cg, Val to, Val map, Val barrier, const Val *at, int ran
 void nv90_bulk_prefetch(Cg *cg, Val map, const Val *at, int rank); // into the L2 cache
 void nv90_bulk_store(Cg *cg, Val map, Val from, const Val *at, int rank, Val when);
 void nv90_bulk_commit(Cg *cg);
-void nv90_bulk_wait_read(
-    Cg *cg, int but); // all of this thread's stores but the last ones have read their source
+// All of this thread's stores but the last ones have read their source.
+void nv90_bulk_wait_read(Cg *cg, int but);
 void nv90_add_words(Cg *cg, Val to, const Val x[4],
                     Val when); // f32 to global memory, at a multiple of 16 bytes; when: i1
 // Adds f32 to global memory, at a multiple of 16 bytes; when: i1.

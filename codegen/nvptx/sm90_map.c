@@ -122,7 +122,7 @@ static void walk(Cg *cg, CgWalk *m) {
         if (s->columns < 0 || s->part[s->columns] < columns) walked(cg, &w);
     }
     if (op->waits && (op->after < 0 || w.done <= op->after)) nv90_mma_wait(cg, op->pending);
-    if (tile_is_marked(op, TILE_LATE))
+    if (tile_is_marked(op, TILE_LATE)) // no element moves behind it, and no sum before
         nv90_barrier_wait(cg, nv90_shared(cg, nv90_state(cg)->done), cg_i32(cg, 1));
     pack_wide(cg, m);
 }

@@ -235,8 +235,8 @@ void nv90_mma(Cg *cg, const TileOp *op) {
         Nv90Product *kept = ARENA_NEW(cg->arena, Nv90Product);
         *kept = p;
         h->chain = kept;
-        Nv90Flight f = {ARENA_NEW(cg->arena, CgValue)}; // the last one has the sum
-        VEC_PUSH(cg->arena, &h->flight, f);
+        CgValue *none = ARENA_NEW(cg->arena, CgValue); // the last one has the sum
+        VEC_PUSH(cg->arena, &h->flight, none);
         return;
     }
     const TileOp *within = op->next;
@@ -250,8 +250,7 @@ void nv90_mma(Cg *cg, const TileOp *op) {
     } else {
         nv90_wgmma(cg, &p, 0, p.steps);
     }
-    Nv90Flight f = {value};
-    VEC_PUSH(cg->arena, &h->flight, f);
+    VEC_PUSH(cg->arena, &h->flight, value);
     if (!op->async) nv90_mma_wait(cg, 0);
 }
 
@@ -260,14 +259,14 @@ void nv90_mma_wait(Cg *cg, int pending) {
     Nv90 *h = nv90_state(cg);
     int landed = h->flight.n - pending, n = 0, at = 0;
     if (landed <= 0) return;
-    for (int i = 0; i < landed; i++) n += h->flight.data[i].acc->n;
+    for (int i = 0; i < landed; i++) n += h->flight.data[i]->n;
     Val *all = ARENA_ARRAY(cg->arena, Val, n);
     for (int i = 0; i < landed; i++)
-        for (int e = 0; e < h->flight.data[i].acc->n; e++) all[at++] = h->flight.data[i].acc->e[e];
+        for (int e = 0; e < h->flight.data[i]->n; e++) all[at++] = h->flight.data[i]->e[e];
     nv90_wgmma_wait(cg, h->flight.n - landed, all, n);
     at = 0;
     for (int i = 0; i < landed; i++)
-        for (int e = 0; e < h->flight.data[i].acc->n; e++) h->flight.data[i].acc->e[e] = all[at++];
+        for (int e = 0; e < h->flight.data[i]->n; e++) h->flight.data[i]->e[e] = all[at++];
     for (int i = landed; i < h->flight.n; i++) h->flight.data[i - landed] = h->flight.data[i];
     h->flight.n -= landed;
     if (!h->flight.n) nv90_pack(cg);
@@ -315,7 +314,7 @@ static void bring_forward(Cg *cg, const TileOp *map, TileKind kind) {
 void nv90_pinned_wait(Cg *cg, const TileOp *map, Val *held, int n) {
     Nv90 *h = nv90_state(cg);
     Val done = nv90_shared(cg, h->done), odd = cg_i32(cg, 1);
-    const CgValue *acc = h->flight.n ? h->flight.data[0].acc : NULL;
+    const CgValue *acc = h->flight.n ? h->flight.data[0] : NULL;
     nv90_barrier_wait(cg, done, odd);
     nv90_mma_wait(cg, map->pending);
     bring_forward(cg, map, TILE_DROP);

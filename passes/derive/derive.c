@@ -318,9 +318,8 @@ static const char *why_blocked(Derive *d, const Ex *e, int sweep) {
     NfWhy why = separable(d, e, sweep, -1, &nf) ? NF_RANGE : nf.why;
     switch (why) {
     case NF_UNBOUNDED:
-        return "beside its shift an exponent has no bound; sigmoid(x) and tanh(x) have one, exp(x) "
-               "has "
-               "none";
+        return "an exponent has no bound beside its shift; sigmoid(x) and tanh(x) have one, and "
+               "exp(x) has none";
     case NF_RANGE:
         return "what is summed may leave f32 before it is divided; min(max(x, -1e6), 1e6) bounds x";
     case NF_MIXED: break;

@@ -32,8 +32,8 @@ bool pass_schedule_host(TileProgram *p, const PassOptions *o, Diags *diags); // 
 bool pass_schedule_sm80(TileProgram *p, const PassOptions *o, Diags *diags); // sm80.c
 bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags);     // sm90.c
 bool pass_schedule_sm90(TileProgram *p, const PassOptions *o, Diags *diags); // sm90.c
-bool pass_knows_few(const PassOptions *o, int d,
-                    int dv); // sm90.c: whether SHAPE_FEW has schedules of its own
+// Whether launches of few rows have schedules of their own.  sm90.c
+bool pass_knows_few(const PassOptions *o, int d, int dv);
 bool pass_tile_amd(TileProgram *p, const PassOptions *o, Diags *diags);     // amd_shape.c
 bool pass_schedule_amd(TileProgram *p, const PassOptions *o, Diags *diags); // amd.c
 
@@ -115,8 +115,6 @@ void pass_bind(TileProgram *p, TileKernel *k, int axis, int extent);
 bool pass_begins_loop(
     const TileOp *load);          // what it loads is what a loop carries first: in registers
 enum { PASS_FEW_POSITIONS = 16 }; // of a recurrence, on GPUs: one chunk of the shortest
-int pass_state_lanes(
-    int channels); // lanes that a column of its state is over, position after position
 // together.c: gives homes in shared memory to what all threads make together.
 void pass_together(const TileProgram *p, TileKernel *k);
 bool pass_is_chunk(const TileKernel *k); // of a recurrence
@@ -125,7 +123,7 @@ bool pass_goes_through(const TileProgram *p, const TileKernel *k, const TileValu
 void pass_put_through(TileProgram *p, TileKernel *k);
 // steps.c: of a recurrence that goes position after position: the columns of a block, and its warps. All values are in registers.
 int pass_steps(const TileProgram *p, TileKernel *k, int *warps);
-int pass_state_lanes(int channels); // that a column of its state is over
+int pass_state_lanes(int channels); // the lanes that a column of the state is spread over
 // stateless.c: what needs nothing that a loop carries comes first.
 void pass_stateless_first(TileProgram *p, TileKernel *k);
 bool pass_makes_together(const TileKernel *k); // whether there is anything of the kind

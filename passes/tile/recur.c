@@ -1,8 +1,9 @@
 // recur.c: a recurrence's chunked form as a tile program (ir/chunk.h has the mathematics).
 //
 // In: a chunked form. Out: a program of one kernel, algorithm level; with `few` of up to two more, for so many positions at most: one
-// of short chunks, and one that goes position after position (decoding: recur_steps.c). A point of the grid has a head and some columns of v; it goes from chunk to chunk (axis T) and
-// carries the state, f32[D, E]. Reads lie along T, writes along U, the same positions again:
+// of short chunks, and one that goes position after position (decoding: recur_steps.c). A point of the grid has a head and some
+// columns of v; it goes from chunk to chunk (axis T) and carries the state, f32[D, E]. Reads lie along T, writes along U, the same
+// positions again:
 //
 //     %L, %z = prefix sums of the decays' exponents, and where the last decay of 0 was
 //     %p[T, U] = (q k) * exp2(L - L_j) where j is at or before t and no zero is between        scores of the query

@@ -20,6 +20,7 @@ import chart  # noqa: E402
 
 LAYOUTS = {"dense": "dense", "ragged": "ragged", "paged:16": "pages of 16", "paged:64": "pages of 64", "paged:256": "pages of 256"}
 CURRENT = "h100"  # of which the README and its chart tell
+WORDS = {"fwd": "forward", "bwd": "backward", "step": "one step"}
 CASES = {"softmax": "softmax, full", "causal": "softmax, causal", "window": "sliding window of 1024", "softcap": "soft cap 20, causal",
          "table": "relative bias table, causal", "alibi": "ALiBi, causal", "prefix": "prefix of 2048", "document": "documents, with their map",
          "bias": "dense bias, bf16, full", "sink": "window of 128 with sinks", "neighborhood": "neighborhood of 13 x 13 on 64 columns",
@@ -150,10 +151,10 @@ def serving(found):
 
 def recurrences(found):
     """A line for each shape: the forward and, where it was measured, the backward; or one step."""
-    lines, words = {}, {"fwd": "forward", "bwd": "backward", "step": "one step"}
+    lines = {}
     for r in found["rows"]:
         lines.setdefault((r["source"].replace("_", " "), shape(r["sizes"])), []).append(r)
-    rows = [[name, " / ".join(words[r["phase"]] for r in group), where,
+    rows = [[name, " / ".join(WORDS[r["phase"]] for r in group), where,
              " / ".join(time_of(r["times"]["ours"]["ms"]) for r in group), " / ".join(f"{r['share']:.0%}" for r in group),
              " / ".join(ratio(r, "fla") if "fla" in r["times"] else "-" for r in group)] for (name, where), group in lines.items()]  # fmt: skip
     return about(found) + "\n\n" + table(["recurrence, bf16", "phase", "shape", "time", "of the device", "fla"], rows)
@@ -203,8 +204,7 @@ def readme():
             lines.append([f"{r['source']}, {LAYOUTS[r['layout']]}", heads_of(r["sizes"]), slowest_resource(found, r), peers([r])])
     for r in files.get("recurrences", none)["rows"]:
         if r["source"] == "gated_deltanet" and r["sizes"]["B"] > 1:
-            words = {"fwd": "forward", "bwd": "backward", "step": "one step"}[r["phase"]]
-            lines.append([f"gated DeltaNet, {words}", shape(r["sizes"]), time_of(r["times"]["ours"]["ms"]), peers([r])])
+            lines.append([f"gated DeltaNet, {WORDS[r['phase']]}", shape(r["sizes"]), time_of(r["times"]["ours"]["ms"]), peers([r])])
     return about(bench) + "\n\n" + table(["case, bf16", "shape", "rate or time", "times as fast as"], lines)
 
 
