@@ -272,7 +272,7 @@ struct TileOp {
     // MMA: what it makes has landed when the map of this order has made `after` elements (below); 0: not said.
     int lands;
     bool turn;      // LOAD, MMA, MAP: is acquired, issued, made while the warpgroup has its turn
-    bool holds;     // MMA: and the turn ends when it has landed
+    bool holds;     // MMA: and the turn ends when it has landed. TURN: this one ends so
     int warpgroups; // ROLE: of 4 warps each
     int registers;  // ROLE: of a thread; 0: as the kernel begins
     // FILL: args[0] the pipe, tensor and coordinates as COPY. TAKE: args[0] the pipe. DROP: args[0]

@@ -189,7 +189,8 @@ TileProgram *pass_recurrence_algorithm(Arena *a, const Chunk *c, const PassOptio
     return algorithm(pass_build_recurrence(a, c, o, 0), o, diags);
 }
 
-// A matrix instruction has 16. Chunks of AMD and of the host are short.
+// Up to how many positions have kernels of their own. On NVIDIA devices a short chunk has the 16 positions of a matrix instruction. Chunks
+// of AMD and of the host are short anyhow, and one or two positions go one after the other.
 static int few_positions(const Target *t) {
     enum { ALONE = 2 };
     return t->kind == KIND_NVPTX ? PASS_FEW_POSITIONS : ALONE;
@@ -313,8 +314,8 @@ static bool chosen_alike(const TileProgram *p, const TileProgram *q) {
     return true;
 }
 
-// Of two neighbouring classes with the same choices one program does, of that which may have parts. Launches that are in a class before
-// it without need are in the next one that they fit.
+// Of classes with the same choices one program does, of that which may have parts. A launch whose class has no kernels of its own takes those
+// of the next class that it is in.
 static bool stands_in(TileProgram *const by[SHAPE_COUNT], int c, int first) {
     if (c > SHAPE_SHORT) return c > first && chosen_alike(by[c], by[c - 1]);
     bool alike = false;

@@ -200,7 +200,7 @@ class Recurrence(torch.nn.Module):
     state are whole, the same on all ranks.
 
     q, k, v, state0 and inputs that the source marks `grad` have gradients (first derivatives), where the target has the backward's kernels: a
-    call that wants them where it has not raises. Their last bits differ from run to run: a call that wants them raises with deterministic=True, and
+    call that wants them where it has not raises. Their last bits may differ from run to run: a call that wants them raises with deterministic=True, and
     where that is None (the default) and torch.use_deterministic_algorithms asks for more, or only warns where that flag is so set."""
 
     def __init__(self, source: "Union[str, os.PathLike[str]]", *, entry: Optional[str] = None, defines: Optional[Dict[str, Any]] = None,
