@@ -242,47 +242,62 @@ static const char *in_other_case(const Scope *scope, const char *name) {
     return NULL;
 }
 
+static bool in_clause(const Resolve *r) {
+    return r->kind == BODY_CLAUSE || r->kind == BODY_NORMALIZE;
+}
+
+static const char *as_input(Sema *s, bool indexed, const char *name, bool in_score) {
+    const char *row =
+        in_score ? arena_printf(s->arena, ", a row for dot 'input %s: f32[B, H, Sk, E];'", name)
+                 : "";
+    return arena_printf(s->arena,
+                        " (an input is declared before the clauses: 'input %s: f32%s;'%s)", name,
+                        indexed ? "[H]" : "", row);
+}
+
+// What a name in a clause may be there, before others that are spelled like it. NULL: nothing. *meant: that other name.
+static const char *hint_of_clause(Resolve *r, const char *name, const char **meant) {
+    Sema *s = r->s;
+    const char *clause = r->body->name, *other = in_other_case(&r->scope, name);
+    bool value = !strcmp(name, "v");
+    if (other && !variant_clause_takes(s, clause, name)) {
+        *meant = other;
+        return arena_printf(s->arena, " (did you mean '%s'?)", other);
+    }
+    bool seen = !value || s->item->kind != AST_ATTENTION;
+    const char *hint = seen ? variant_name_hint(s, clause, name) : NULL;
+    if (hint || !value) return hint;
+    return " (values are not seen: they are summed by the weights, and 'output(o)' takes the sum)";
+}
+
+static const char *hint_of(Resolve *r, const char *what, const char *name, const char **meant) {
+    const char *hint = in_clause(r) ? hint_of_clause(r, name, meant) : NULL;
+    if (!hint) hint = suggest(r->s, &r->scope, name, meant);
+    if (*hint || !in_clause(r) || !strcmp(what, "function")) return hint;
+    return as_input(r->s, !strcmp(what, "input"), name, in_score(r));
+}
+
 static void unknown_name(Resolve *r, const char *what, AstName name) {
     Sema *s = r->s;
-    bool in_clause = r->kind == BODY_CLAUSE || r->kind == BODY_NORMALIZE;
     if (is_broken(s, name.s)) return;
-    if (s->diags->errors >= DIAG_MAX_ERRORS)
-        diag_error(s->diags, name.span, "unknown %s '%s'", what, name.s); // counted, not shown
-    else if (out_of_reach(r, what, name))
+    if (s->diags->errors >= DIAG_MAX_ERRORS) { // counted, not shown
+        diag_error(s->diags, name.span, "unknown %s '%s'", what, name.s);
         return;
-    else if (is_size_name(name.s) && !in_clause)
+    }
+    if (out_of_reach(r, what, name)) return;
+    if (is_size_name(name.s) && !in_clause(r)) {
         diag_error(s->diags, name.span,
                    "unknown %s '%s': sizes are seen in the clauses of a variant only; a function "
                    "gets them as arguments",
                    what, name.s);
-    else {
-        const char *module = sema_library_module(s, name.s);
-        bool value = !strcmp(name.s, "v") && s->item->kind == AST_ATTENTION;
-        const char *hint = module ? arena_printf(s->arena, " (it is in %s: import it)", module)
-                           : in_clause && !value ? variant_name_hint(s, r->body->name, name.s)
-                                                 : NULL;
-        if (!hint && in_clause && !strcmp(name.s, "v"))
-            hint = " (values are not seen: they are summed by the weights, and 'output(o)' takes "
-                   "the sum)";
-        const char *meant = NULL, *other = in_clause ? in_other_case(&r->scope, name.s) : NULL;
-        bool of_clause = hint && strstr(hint, arena_printf(s->arena, "(it is a parameter: %s(",
-                                                           r->body->name ? r->body->name : ""));
-        if (other && !of_clause) {
-            hint = arena_printf(s->arena, " (did you mean '%s'?)", other);
-            meant = other;
-        }
-        if (!hint) hint = suggest(s, &r->scope, name.s, &meant);
-        if (!*hint && in_clause && strcmp(what, "function") != 0)
-            hint = arena_printf(
-                s->arena, " (an input is declared before the clauses: 'input %s: f32%s;'%s)",
-                name.s, !strcmp(what, "input") ? "[H]" : "",
-                in_score(r) ? arena_printf(s->arena,
-                                           ", a row for dot 'input %s: f32[B, H, Sk, E];'", name.s)
-                            : "");
-        Diag *g = diag_error(s->diags, name.span, "unknown %s '%s'%s", what, name.s, hint);
-        diag_fix(s->diags, g, name.span, meant);
-        if (module) fix_import(s, g, module);
+        return;
     }
+    const char *module = sema_library_module(s, name.s), *meant = NULL;
+    const char *hint = module ? arena_printf(s->arena, " (it is in %s: import it)", module)
+                              : hint_of(r, what, name.s, &meant);
+    Diag *g = diag_error(s->diags, name.span, "unknown %s '%s'%s", what, name.s, hint);
+    diag_fix(s->diags, g, name.span, meant);
+    if (module) fix_import(s, g, module);
 }
 
 static void flatten(Resolve *r, const AstExpr *e);

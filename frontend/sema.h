@@ -148,6 +148,8 @@ Variant *sema_variant(Sema *s, const Scope *module, const AstItem *item);
 
 // Of a name that a clause does not know: " (it is a parameter: mask(b, h, q_idx))", or NULL.
 const char *variant_name_hint(Sema *s, const char *clause, const char *name);
+// Whether it is a parameter of this clause.
+bool variant_clause_takes(const Sema *s, const char *clause, const char *name);
 
 // --- the value of -DNAME=VALUE, if there is one for the name (sema.c) ---
 // A const that is i32 may be made f32. Marks it used; a value that does not read as `type` is a

@@ -290,6 +290,19 @@ static void check_input(Check *c, const AstItem *item) {
 
 // ---- clauses
 
+static bool is_of_item(const Sema *s, int i) {
+    return s->item->kind == (clauses[i].kind == VARIANT_ATTENTION ? AST_ATTENTION : AST_RECURRENCE);
+}
+
+bool variant_clause_takes(const Sema *s, const char *clause, const char *name) {
+    for (int i = 0; i < CLAUSE_COUNT && clause; i++)
+        for (int k = 0; k < clauses[i].nparams && is_of_item(s, i); k++)
+            if (!strcmp(clauses[i].name, clause) &&
+                !strcmp(tx_sym_name(clauses[i].params[k]), name))
+                return true;
+    return false;
+}
+
 // Of a name that a clause does not know: as which parameter it is seen, or in which clauses.
 const char *variant_name_hint(Sema *s, const char *clause, const char *name) {
     Text t = text_new(s->arena);
@@ -301,10 +314,7 @@ const char *variant_name_hint(Sema *s, const char *clause, const char *name) {
             name);
     bool here = false;
     for (int i = 0; i < CLAUSE_COUNT; i++)
-        for (int k = 0; k < clauses[i].nparams &&
-                        s->item->kind ==
-                            (clauses[i].kind == VARIANT_ATTENTION ? AST_ATTENTION : AST_RECURRENCE);
-             k++)
+        for (int k = 0; k < clauses[i].nparams && is_of_item(s, i); k++)
             if (!strcmp(tx_sym_name(clauses[i].params[k]), name) && !here) {
                 here = !strcmp(clauses[i].name, clause);
                 if (here) t = text_new(s->arena);
