@@ -15,6 +15,11 @@ enum { MOST_TERMS = 100, MOST_FACTORS = 40, MOST_CHOSEN = 4, MOST_PRODUCTS = 100
 
 typedef VEC(Term) Terms;
 
+typedef struct Written { // a sum as the formula has it
+    const Ex *e;
+    double scale; // e is the atom times this
+} Written;
+
 typedef struct Power { // an exponential that changes from key to key
     const Ex *key;     // what changes in its exponent, times a number; as an expression
     const Ex *atom;
@@ -26,13 +31,16 @@ struct Polys {
     ExPool *p;
     Arena *a;
     const ClassSet *classes;
-    ExMemo known; // Poly * by expression
-    ExMemo sums;  // Poly * by atom
+    ExMemo known;   // Poly * by expression
+    ExMemo sums;    // Poly * by atom
+    ExMemo written; // Written * by atom
     VEC(Power) powers;
     int products;
 };
 
 static Poly power_of(Polys *s, const Poly *a, double n, const Ex *whole);
+static const Ex *sum_ex(Polys *s, const Poly *a, bool as_written);
+static const Ex *term_ex(Polys *s, const Term *t, bool as_written);
 
 // ---- terms
 
@@ -175,9 +183,19 @@ static Poly leading_one(Polys *s, const Poly *a, double *scale) {
 static const Ex *sum_atom(Polys *s, const Poly *a, double *scale) {
     Poly *one = ARENA_NEW(s->a, Poly);
     *one = leading_one(s, a, scale);
-    const Ex *e = poly_ex(s, one);
+    const Ex *e = sum_ex(s, one, false);
     ex_memo_put(s->a, &s->sums, e, one);
     return e;
+}
+
+// Its terms in another order may add up to 0 where x is not.
+static void keep_written(Polys *s, const Ex *x) {
+    Poly a = poly_of(s, x);
+    if (a.n <= 1) return;
+    Written *w = ARENA_NEW(s->a, Written);
+    const Ex *e = sum_atom(s, &a, &w->scale);
+    w->e = x;
+    if (!ex_memo_get(&s->written, e)) ex_memo_put(s->a, &s->written, e, w);
 }
 
 static const Poly *sum_of(const Polys *s, const Ex *e) { return ex_memo_get(&s->sums, e); }
@@ -318,9 +336,10 @@ static Poly exp_of_row(Polys *s, const Poly *a) {
             f = number(s, exp(a->term[i].coef));
         } else if (log && log->op == EX_LOG) { // exp(k log(x)) is x^k
             Poly x = poly_of(s, log->args[0]);
-            f = power_of(s, &x, a->term[i].coef, ex_1(s->p, EX_EXP, poly_term_ex(s, &a->term[i])));
+            f = power_of(s, &x, a->term[i].coef,
+                         ex_1(s->p, EX_EXP, term_ex(s, &a->term[i], false)));
         } else {
-            f = one_term(s, 1, ex_1(s->p, EX_EXP, poly_term_ex(s, &bare)), a->term[i].coef);
+            f = one_term(s, 1, ex_1(s->p, EX_EXP, term_ex(s, &bare, false)), a->term[i].coef);
         }
         out = product(s, &out, &f);
     }
@@ -331,7 +350,7 @@ static Poly exp_of_row(Polys *s, const Poly *a) {
 static Poly exp_of_key(Polys *s, const Ex *e, const Poly *key, const Poly *row) {
     double coef;
     Poly one = leading_one(s, key, &coef);
-    const Ex *of = poly_ex(s, &one);
+    const Ex *of = sum_ex(s, &one, false);
     for (int i = 0; i < s->powers.n; i++) {
         const Power *x = &s->powers.data[i];
         if (x->key != of) continue;
@@ -375,7 +394,7 @@ static const Ex *sign_condition(Polys *s, const Ex *c) {
     ClassEnv env = {.s = CL_FINITE, .r = s->classes};
     for (int i = 0; i < row.n; i++)
         if (class_of(row.factor[i].atom, &env) != CL_POS) return c;
-    const Ex *v = poly_term_ex(s, &key);
+    const Ex *v = term_ex(s, &key, false);
     return above == (row.coef > 0) ? ex_2(s->p, EX_LT, none, v) : ex_2(s->p, EX_LT, v, none);
 }
 
@@ -402,6 +421,7 @@ static Poly clamped(Polys *s, const Ex *e, const Poly *x) {
 
 static Poly quotient(Polys *s, const Poly *a, const Ex *b) {
     Poly by = poly_of(s, b);
+    keep_written(s, b);
     by = power_of(s, &by, -1, ex_1(s->p, EX_RCP, b));
     return poly_times(s, a, &by);
 }
@@ -524,12 +544,20 @@ static const Ex *by(ExPool *p, ExOp op, const Ex *a, const Ex *b) {
     return a ? ex_2(p, op, a, b) : b;
 }
 
-const Ex *poly_term_ex(Polys *s, const Term *t) {
+static const Written *written(const Polys *s, const PolyFactor *f) {
+    const Written *w = ex_memo_get(&s->written, f->atom);
+    return w && (w->scale > 0 || is_whole(f->power)) ? w : NULL;
+}
+
+static const Ex *term_ex(Polys *s, const Term *t, bool as_written) {
     ExPool *p = s->p;
     const Ex *up = NULL, *down = NULL, *exponent = NULL;
+    double coef = t->coef;
     for (int i = 0; i < t->n; i++) {
-        const Ex *e = t->factor[i].atom;
+        const Written *w = as_written ? written(s, &t->factor[i]) : NULL;
+        const Ex *e = w ? w->e : t->factor[i].atom;
         double n = t->factor[i].power;
+        if (w) coef *= pow(w->scale, -n);
         if (is_indicator(e)) continue;
         if (is_row_power(e)) {
             const Ex *x = e->args[0];
@@ -544,11 +572,11 @@ const Ex *poly_term_ex(Polys *s, const Term *t) {
         }
     }
     if (exponent) up = by(p, EX_MUL, up, ex_1(p, EX_EXP, exponent));
-    bool plain = t->coef == 1 || t->coef == -1;
-    const Ex *c = ex_f32(p, (float)(up ? t->coef : fabs(t->coef)));
+    bool plain = coef == 1 || coef == -1;
+    const Ex *c = ex_f32(p, (float)(up ? coef : fabs(coef)));
     const Ex *e = !up ? c : plain ? up : ex_2(p, EX_MUL, up, c);
     if (down) e = ex_2(p, EX_DIV, e, down);
-    if (up ? t->coef == -1 : t->coef < 0) e = ex_1(p, EX_NEG, e);
+    if (up ? coef == -1 : coef < 0) e = ex_1(p, EX_NEG, e);
     for (int i = 0; i < t->n; i++) {
         const Ex *is = t->factor[i].atom, *none = ex_f32(p, 0);
         if (!is_indicator(is)) continue;
@@ -558,16 +586,19 @@ const Ex *poly_term_ex(Polys *s, const Term *t) {
     return e;
 }
 
-const Ex *poly_ex(Polys *s, const Poly *a) {
+static const Ex *sum_ex(Polys *s, const Poly *a, bool as_written) {
     const Ex *sum = NULL;
     for (int i = 0; i < a->n; i++) {
         Term t = a->term[i];
         bool minus = sum && t.coef < 0;
         if (minus) t.coef = -t.coef;
-        sum = by(s->p, minus ? EX_SUB : EX_ADD, sum, poly_term_ex(s, &t));
+        sum = by(s->p, minus ? EX_SUB : EX_ADD, sum, term_ex(s, &t, as_written));
     }
     return sum ? sum : ex_f32(s->p, 0);
 }
+
+const Ex *poly_ex(Polys *s, const Poly *a) { return sum_ex(s, a, true); }
+const Ex *poly_term_ex(Polys *s, const Term *t) { return term_ex(s, t, true); }
 
 Polys *polys_new(Arena *scratch, ExPool *p, const ClassSet *classes) {
     Polys *s = ARENA_NEW(scratch, Polys);
