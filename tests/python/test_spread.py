@@ -448,7 +448,7 @@ def work_of_plans(rank, ranks, group):
 
     assert {sum(b - a for a, b in p) for p in balanced.pieces} == {S // ranks}
     assert load(balanced) < 1.1 < load(contiguous), (load(balanced), load(contiguous))
-    assert sum(map(len, balanced.pieces)) <= 2 * ranks, balanced.pieces
+    assert sum(map(len, balanced.pieces)) <= 3 * ranks, balanced.pieces  # 6 to 12, by the tiles that this machine's kernels have
     needed = _ranks.needed(tiles, contiguous.between, S)
     assert needed[0][0][0] == 0 and needed[2][-1][0] >= 1500 - 512, needed  # the second document and on
     raises(TypeError, "doc: the mask reads this input", lambda: module.balance(S))
