@@ -25,7 +25,7 @@ int pass_steps(const TileProgram *p, TileKernel *k, int *warps) {
     enum { MOST_WARPS = 5 };
     int columns = columns_of_warp(p);
     int parts = pass_padded(p->Dv, columns > UNIT ? columns : UNIT) / columns;
-    *warps = tile_sums_over(k, tile_grid_axis(k)) ? parts : MOST_WARPS; // a sum has all columns
+    *warps = MOST_WARPS;
     while (parts % *warps || columns * *warps % UNIT) --*warps;
     for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
         for (int i = 0; i < op->results.n; i++) op->results.data[i]->home = HOME_FRAGMENT;

@@ -233,6 +233,10 @@ TileValue *recur_norm(Recur *r, const char *name, TileValue *v, int along, int c
     return recur_reduce(r, map, name, EX_ROWSUM, columns, ex_2(r->x, EX_MUL, e, e));
 }
 
+static bool sums_columns(const Chunk *c) {
+    return recur_uses(c->value, SYM_SQV) || recur_uses(c->write[0].value, SYM_SQV);
+}
+
 // Where v is read: along T by what is solved and by a bonus, along U by what is not.
 static void load_values(Recur *r) {
     const Chunk *c = r->c;
@@ -243,8 +247,7 @@ static void load_values(Recur *r) {
         r->raw_v[ALONG_T] = recur_load(r, "vt", r->v, RSIZE_HV, r->T, r->E);
     if (!solved && !one) r->raw_v[ALONG_U] = recur_load(r, "v", r->v, RSIZE_HV, r->U, r->E);
     for (int i = 0; i < 2; i++)
-        if (r->raw_v[i] &&
-            (recur_uses(c->value, SYM_SQV) || recur_uses(c->write[0].value, SYM_SQV)))
+        if (r->raw_v[i] && sums_columns(c))
             r->norm_v[i] = recur_norm(r, i ? "nv" : "nvt", r->raw_v[i], i, r->E);
 }
 
@@ -659,17 +662,30 @@ static void add_plan(Recur *r, const Ex *when, int from, int to) {
     VEC_PUSH(r->arena, &r->p->plans, plan);
 }
 
-// Position after position as long as that is faster than the shortest chunk: longer where that has to solve what is erased.
+// Position after position as long as that is faster than the shortest chunk: longer where that has to solve what is erased. A sum over the
+// columns of v, which lie over a GPU's warps there, has chunks.
+enum { STEPS = 2, STEPS_ERASE = 4 };
+
+static int most_steps(const Recur *r) {
+    if (sums_columns(r->c) && target_get(r->p->target)->kind != KIND_HOST) return 0;
+    return r->c->erase.elem ? STEPS_ERASE : STEPS;
+}
+
+static void add_few(Recur *r, int positions) {
+    const Ex *all = pass_at_launch(r->p, recur_size(r, RSIZE_S));
+    int last = r->p->kernels.n - 1;
+    add_plan(r, ex_2(r->x, EX_LE, all, ex_i32(r->x, positions)), last, last + 1);
+}
+
 static void build_few(Recur *r, int few) {
-    enum { STEPS = 2, STEPS_ERASE = 4 };
-    const Ex *positions = pass_at_launch(r->p, recur_size(r, RSIZE_S));
-    int steps = r->c->erase.elem ? STEPS_ERASE : STEPS;
-    recur_steps(r);
-    if (steps > few) steps = few;
-    add_plan(r, ex_2(r->x, EX_LE, positions, ex_i32(r->x, steps)), 1, 2);
-    if (steps == few) return;
+    int steps = most_steps(r) < few ? most_steps(r) : few;
+    if (steps) {
+        recur_steps(r);
+        add_few(r, steps);
+    }
+    if (few <= STEPS_ERASE) return; // no chunk is shorter
     build_chain(r, "few", PURPOSE_FEW);
-    add_plan(r, ex_2(r->x, EX_LE, positions, ex_i32(r->x, few)), 2, 3);
+    add_few(r, few);
 }
 
 static void build_segments(Recur *r) {

@@ -340,6 +340,21 @@ ARENA_TEST(steps_stay_in_registers) {
     }
 }
 
+// Columns of v lie over warps there, and a sum over them has chunks.
+ARENA_TEST(sums_over_columns_are_of_chunks) {
+    static const TargetId targets[] = {TARGET_SM80, TARGET_SM90A, TARGET_GFX942, TARGET_GFX1100};
+    RuCase x = {.a = a};
+    ru_compile(&x, "recurrence r { dim D = 32, Dv = 64; value(v) = v - 0.1 * sqnorm(v); }");
+    for (int i = 0; i < 4; i++) {
+        Diags diags = diag_list(a);
+        PassOptions o = {.dtype = DT_BF16, .target = *target_get(targets[i])};
+        const TileProgram *p = pass_recurrence(a, x.c, &o, &diags);
+        test_good(p, &diags);
+        for (int k = 0; k < p->kernels.n; k++)
+            ck_assert_int_ne(p->kernels.data[k]->purpose, PURPOSE_STEPS);
+    }
+}
+
 // Several chunks whose products are those of warpgroups, with all stages and with one each: the interpreter finds what is
 // used before it came, and what is overwritten while it is read.
 static void try_groups(const char *source, int S, const char *knobs, int ahead) {
