@@ -101,6 +101,29 @@ static bool is_mostly_open(const Binding *b, const Oracle *x) {
     return 2 * (x->open.rows + x->open.beyond + x->left) > rows;
 }
 
+static void tell_output(Text *t, const char *name, Dtype dtype, const Verdict *v) {
+    const Error *e = &v->error;
+    bool blind = verdict_blind(v);
+    text_printf(t, "%s %s ", t->n ? "," : "", name);
+    if (e->nothing)
+        text_puts(t, "nothing compared");
+    else if (blind)
+        text_printf(t, "NOTHING COMPARED (rounding in f32 may be %.2g of it)", v->most);
+    else
+        text_printf(t, "%.3g (at most %.3g)", e->relative, e->largest);
+    if (e->wrong)
+        text_printf(t,
+                    " and WRONG in %lld elements, where one of kernel and reference is not finite",
+                    (long long)e->wrong);
+    if (e->beyond)
+        text_printf(t, " and %lld elements beyond %s", (long long)e->beyond, dtype_name(dtype));
+    if (e->relative > v->bound && e->relative <= v->most && !blind)
+        text_printf(t, " of %.2g that rounding in f32 may be", v->most);
+    if (v->off > v->may)
+        text_printf(t, " and row %lld by %.3g of its size, of %.3g that it may be",
+                    (long long)v->row, v->off, v->may);
+}
+
 // One line: "good: softmax, bf16, B=1 ...: o 0.00201 (at most 0.00675), lse 5.8e-07 (...); bound 0.012".
 static Status compare(const Binding *b, Oracle *x, const Launch *l, Slack *slack) {
     double bound = l->tf32 ? tensor_tolerance_tf32() : tensor_tolerance(l->dtype);
@@ -116,31 +139,12 @@ static Status compare(const Binding *b, Oracle *x, const Launch *l, Slack *slack
         Verdict v;
         Status is = verdict_of(&v, slack, b, x, i, bound);
         if (is != STATUS_DONE) return arena_free(a), is;
-        Error e = v.error;
-        text_printf(&t, "%s %s ", t.n ? "," : "", b->sig->args.data[i].name);
-        bool blind = verdict_blind(&v);
-        part |= e.nothing || blind;
-        if (e.nothing)
-            text_puts(&t, "nothing compared");
-        else if (blind)
-            text_printf(&t, "NOTHING COMPARED (rounding in f32 may be %.2g of it)", v.most);
-        else
-            text_printf(&t, "%.3g (at most %.3g)", e.relative, e.largest);
-        if (role == ARG_OUTPUT) nothing &= e.nothing || blind;
-        if (e.wrong)
-            text_printf(
-                &t, " and WRONG in %lld elements, where one of kernel and reference is not finite",
-                (long long)e.wrong);
-        if (e.beyond)
-            text_printf(&t, " and %lld elements beyond %s", (long long)e.beyond,
-                        dtype_name(b->tensor[i].dtype));
-        if (e.relative > v.bound && e.relative <= v.most && !blind)
-            text_printf(&t, " of %.2g that rounding in f32 may be", v.most);
-        if (v.off > v.may)
-            text_printf(&t, " and row %lld by %.3g of its size, of %.3g that it may be",
-                        (long long)v.row, v.off, v.may);
+        tell_output(&t, b->sig->args.data[i].name, b->tensor[i].dtype, &v);
+        bool blank = v.error.nothing || verdict_blind(&v);
+        part |= blank;
+        if (role == ARG_OUTPUT) nothing &= blank;
         good = good && verdict_good(&v);
-        wrong += e.wrong;
+        wrong += v.error.wrong;
     }
     int64_t touched = touched_rows(b, x);
     bool nowhere = is_nowhere_finite(b, x);
