@@ -516,7 +516,7 @@ static void derive_emits(Derive *d) {
     ExPool *p = d->p;
     for (int i = 0; i < d->row->emits.n; i++) {
         const Ex *v = d->row->emits.data[i].value;
-        ClassEnv env = {.s = CL_FINITE, .r = d->empty};
+        ClassEnv env = {.s = CL_FINITE, .r = d->empty, .limited = true};
         if (class_of(v, &env) & CL_NAN) {
             const Ex *none = ex_2(p, EX_AND, row_is_empty(d), ex_2(p, EX_NE, v, v));
             v = ex_select(p, none, ex_f32(p, -INFINITY), v);
