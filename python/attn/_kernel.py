@@ -255,13 +255,14 @@ class Kernel:
         the first output, or a dict; an optional one that `emit` does not name comes last), or a function of the shapes, by name, that gives such a dict.
         stream: a raw stream; by default the current one of q's library. tile_map: a TileMap. The call returns when the launch is queued (on the
         CPU: done). A CUDA graph that holds the call needs this kernel as long as it is replayed: its code goes with it.
-        RuntimeError where a tensor of PyTorch requires grad and gradients are enabled: attn.Attention is for that."""
+        RuntimeError where a tensor of PyTorch requires grad and gradients are enabled, and under torch.jit.trace: attn.Attention is for both."""
         arrays, scalars, sizes = self._sort(args, named)
         room = out if callable(out) else None
         wanted, out = self._wanted(emit, out)
         if tile_map is not None and not isinstance(tile_map, TileMap):
             raise TypeError(f"tile_map takes an attn.TileMap, not {reprlib.repr(tile_map)}")
         like = next(iter(arrays.values()))
+        _arrays.refuse_trace(like)
         stream = _arrays.current_stream(like) if stream is None else stream
         views = {n: _arrays.view(x, n, stream, self._tensors[n][0]) for n, x in arrays.items()}
         opened = self.artifact._open(next(iter(views.values())).device)

@@ -110,8 +110,8 @@ def _list_gradients(ctx: Any, come: Any) -> Any:
 _functions: Any = lambda tensors, *call: _Recur.apply(*call, *tensors), _backward
 _operator, _backward_operator = _functions
 if hasattr(torch.library, "custom_op"):  # PyTorch 2.4
-    _operator = torch.library.custom_op("attn::recurrence", _run, mutates_args=())
-    _backward_operator = torch.library.custom_op("attn::recurrence_backward", _backward, mutates_args=())
+    _operator = torch.library.custom_op("attn::recurrence", _torch._untraced(_run), mutates_args=())
+    _backward_operator = torch.library.custom_op("attn::recurrence_backward", _torch._untraced(_backward), mutates_args=())
     _operator.register_fake(_shapes)
     _backward_operator.register_fake(_backward_shapes)
     _operator.register_autograd(_list_gradients, setup_context=_keep)
