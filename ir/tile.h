@@ -39,13 +39,15 @@ enum {
 };
 
 // Of a program. The forward in two: a range of keys leaves a state (part), states become results (combine).
-// The backward of a range of keys has the numbers of whole rows.
+// The backward of a range of keys has the numbers of whole rows. A piece has some rows of a whole sequence, and all keys that they see.
 typedef enum TilePhase {
     PHASE_FWD,
     PHASE_BWD,
     PHASE_PART,
     PHASE_COMBINE,
     PHASE_PART_BWD,
+    PHASE_PIECE,
+    PHASE_PIECE_BWD,
     PHASE_COUNT
 } TilePhase;
 

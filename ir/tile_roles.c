@@ -15,7 +15,7 @@ static const TensorTraits traits[TENSOR_ROLE_COUNT] = {
 const TensorTraits *tensor_traits(TensorRole role) { return &traits[role]; }
 
 bool tile_is_backward(const TileProgram *p) {
-    return p->phase == PHASE_BWD || p->phase == PHASE_PART_BWD;
+    return p->phase == PHASE_BWD || p->phase == PHASE_PART_BWD || p->phase == PHASE_PIECE_BWD;
 }
 
 unsigned tile_use(const TileProgram *p, TensorRole role) {

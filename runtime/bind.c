@@ -30,7 +30,7 @@ typedef struct Binder {
 
 static const char *phase_name(unsigned phase) {
     static const char *const names[] = {"forward", "backward", "part", "combination",
-                                        "backward of a part"};
+                                        "backward of a part", "piece", "backward of a piece"};
     return phase < ABI_PHASE_COUNT ? names[phase] : "phase of this number";
 }
 

@@ -298,7 +298,9 @@ int pass_widths(const RowProgram *row, int *width) {
 // A grid over batches, heads and tiles of queries.
 TileKernel *build_kernel(Build *b, TilePurpose purpose, const char *suffix, const AxisRole *axes,
                          int n) {
-    const char *part = b->phase == PHASE_PART_BWD ? "part_" : "";
+    const char *part = b->phase == PHASE_PART_BWD    ? "part_"
+                       : b->phase == PHASE_PIECE_BWD ? "piece_"
+                                                     : "";
     const char *name = arena_printf(b->arena, "%s_%s%s", b->row->name, part, suffix);
     TileKernel *k = b->k = tile_kernel(b->p, name, purpose);
     for (int i = 0; i < AX_COUNT; i++) b->axis[i] = AX_NONE;
@@ -828,7 +830,8 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     b.empty = s->empty;
     if (b.empty && b.fixed >= 0) { // a sink's shift stays finite, whatever keys the extremum saw
         const Ex *sum = ex_sym(row->pool, SYM_STATE, b.fixed, EX_F32), *stay;
-        stay = o->phase ? ex_bool(row->pool, b.far) : ex_symbol(row->pool, SYM_STAY);
+        bool kept = o->phase == PHASE_PART || o->phase == PHASE_COMBINE;
+        stay = kept ? ex_bool(row->pool, b.far) : ex_symbol(row->pool, SYM_STAY);
         b.empty = ex_select(row->pool, stay, ex_2(row->pool, EX_EQ, sum, ex_f32(row->pool, 0.0f)),
                             s->empty);
     }

@@ -426,9 +426,10 @@ void build_forward(Build *b) {
     static const AxisRole axes[] = {AX_M, AX_N, AX_D, AX_E, AX_S};
     bool rest = b->packed || !b->p->batch;
     build_kernel(b, PURPOSE_ATTENTION,
-                 b->phase ? "state"
-                 : rest   ? "fwd"
-                          : "long",
+                 b->phase == PHASE_PIECE ? "piece"
+                 : b->phase              ? "state"
+                 : rest                  ? "fwd"
+                                         : "long",
                  axes, b->share ? 5 : 4);
     build_width_axes(b);
     if (b->share) add_parts(b);
@@ -448,7 +449,8 @@ void build_part(Build *b) {
     const Ex *parts = b->split ? build_size(b, b->p->split.few) : NULL;
     bool packed = b->packed;
     b->packed = true;
-    build_kernel(b, PURPOSE_PART, b->phase ? "state_few" : "part", axes, b->split ? 5 : 4);
+    const char *name = b->phase == PHASE_PIECE ? "piece_few" : b->phase ? "state_few" : "part";
+    build_kernel(b, PURPOSE_PART, name, axes, b->split ? 5 : 4);
     build_width_axes(b);
     if (b->split) b->k->axes[b->axis[AX_S]].size = parts;
     if (b->split) add_parts(b);

@@ -69,10 +69,10 @@ class Artifact:
         by = {(k.name, k.phase): k for k in made}
         self.kernels: List[Kernel] = []
         for k in made:
-            k.backward = by.get((k.name, {"fwd": "bwd", "part": "part_bwd"}.get(k.phase, "")))
+            k.backward = by.get((k.name, {"fwd": "bwd", "part": "part_bwd", "piece": "piece_bwd"}.get(k.phase, "")))
         for k in made:
-            if k is by[next((k.name, phase) for phase in ("fwd", "part", "bwd") if (k.name, phase) in by)]:
-                k.part, k.combine = by.get((k.name, "part")), by.get((k.name, "combine"))
+            if k is by[next((k.name, phase) for phase in ("fwd", "part", "piece", "bwd") if (k.name, phase) in by)]:
+                k.part, k.combine, k.piece = (by.get((k.name, phase)) for phase in ("part", "combine", "piece"))
                 k.backward = k if k.phase == "bwd" else k.backward
                 self.kernels.append(k)
 
@@ -119,6 +119,10 @@ class Artifact:
         return self._with("part", self._only().combine)
 
     @property
+    def piece(self) -> "Kernel":
+        return self._with("piece", self._only().piece)
+
+    @property
     def backward(self) -> "Kernel":
         return self._with("bwd", self._only().backward)
 
@@ -141,7 +145,9 @@ class Kernel:
     gradients of emits, o, and what the forward saves: its outputs saved0, saved1, .. [B, H, Sq], which are made if they are asked for.
 
     part, combine: of an artifact made with phase="part" (or "fwd,part") the Kernels that leave the state of a range of keys, and that
-    make results of states; with phase="part,bwd" part.backward makes the gradients of such a range (docs/several-gpus.md)."""
+    make results of states; with phase="part,bwd" part.backward makes the gradients of such a range (docs/several-gpus.md).
+
+    piece: of an artifact made with phase="piece" the Kernel whose rows are some of a whole sequence, and whose keys are all that these see."""
 
     def __init__(self, artifact, opened, number):
         v, t, s = rt.VariantInfo(), rt.TensorInfo(), rt.SizeInfo()
@@ -151,7 +157,8 @@ class Kernel:
         self.backward: Optional[Kernel] = None
         self.part: Optional[Kernel] = None
         self.combine: Optional[Kernel] = None
-        self.phase = ("fwd", "bwd", "part", "combine", "part_bwd")[v.phase]
+        self.piece: Optional[Kernel] = None
+        self.phase = ("fwd", "bwd", "part", "combine", "part_bwd", "piece", "piece_bwd")[v.phase]
         self.layout = "dense"
         self._tensors: Dict[str, Tuple[int, int, bool, bool]] = {}
         self.sizes: List[str] = []
