@@ -1,7 +1,7 @@
 """Attention over ranks: this rank's rows of q, k, v in, this rank's rows of o out.
 
-Two methods. `keys`: keys and values come to the queries. A call of the kernel takes one piece of a rank's rows as its queries, at its position,
-and the keys at theirs; so it fits variants whose formulas do not read Sq or q_offset. Where the whole length has no room, the keys of one rank
+Two methods. `keys`: keys and values come to the queries. A call of the kernel (kernel.piece) takes some of a rank's rows and the keys that they see:
+first the rows that see keys of their own piece only, while the keys of the others travel. Where those have no room, the keys of one rank
 after the other come, and leave states (kernel.part). `heads`: a rank gets all positions of some heads
 (all-to-all), and calls the kernel as one GPU would; so it fits variants whose formulas do not read h itself, but only arrays at [h].
 A Spread of two dimensions does the second inside of a row of ranks, and the first between the rows."""
@@ -13,7 +13,7 @@ import json
 import os
 import re
 import tempfile
-from typing import Any, ContextManager, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
@@ -162,9 +162,81 @@ def _seen(tiles: Optional[_Tiles], at: Interval, Sk: int) -> List[Interval]:
     return _merged([i for row in tiles.keys[at[0] // tiles.rows : (at[1] - 1) // tiles.rows + 1] for i in row])
 
 
+# ---- launches: some rows of a rank, and the keys that they see
+
+
+class _Run(NamedTuple):
+    """A launch for rows that follow each other."""
+
+    before: int  # of the rank's rows
+    at: Interval  # the positions
+    keys: Interval  # all that they see
+    own: bool  # they lie in the rank's own rows, one after the other; otherwise in what comes
+    first: int  # where
+
+
+class _Runs(NamedTuple):
+    """Of each rank."""
+
+    runs: List[List[_Run]]
+    wanted: List[List[Interval]]  # keys that come, those of its own that go with them too
+    held: List[List[Interval]]  # what it has room for, of these keys
+    once: bool  # no rank sees a key that comes in two launches: gradients travel as they are
+    move: _Move  # this rank's rows -> the keys that are held, 0 where none is wanted
+
+
+MOST_RUNS = 4  # of a piece
+
+
+def _cut(tiles: Optional[_Tiles], own: Sequence[Interval], before: int, at: Interval, Sk: int) -> List[_Run]:
+    """Of a piece: rows whose keys all lie in one piece of `own`, and the others."""
+
+    def whole() -> List[_Run]:
+        seen = _seen(tiles, at, Sk)
+        return [_Run(before, at, (seen[0][0], seen[-1][1]) if seen else (0, 0), not seen, 0)]
+
+    if tiles is None:
+        return whole()
+    runs: List[_Run] = []
+    places = list(itertools.accumulate((b - a for a, b in own), initial=0))
+    for r in range(at[0] // tiles.rows, -(-at[1] // tiles.rows)):
+        rows = max(at[0], r * tiles.rows), min(at[1], (r + 1) * tiles.rows)
+        seen = tiles.keys[r]
+        keys = (seen[0][0], min(seen[-1][1], Sk)) if seen else (0, 0)
+        place = next((p - a for (a, b), p in zip(own, places) if a <= keys[0] and keys[1] <= b), None) if seen else 0
+        run = _Run(before + rows[0] - at[0], rows, keys, place is not None, keys[0] + (place or 0))
+        last = runs[-1] if runs else None
+        if last and last.own == run.own and (not run.own or (seen and last.keys[1] and last.first - last.keys[0] == place)):
+            keys = min(last.keys[0], keys[0]), max(last.keys[1], keys[1])
+            runs[-1] = last._replace(at=(last.at[0], rows[1]), keys=keys, first=keys[0] + (place or 0))
+        else:
+            runs.append(run)
+    return runs if len(runs) <= MOST_RUNS else whole()
+
+
 @functools.lru_cache(maxsize=256)
-def _gather(tiles: Optional[_Tiles], line: _Line, kv_line: _Line) -> _Move:
-    return kv_line.gather(2, needed(tiles, line, kv_line.S))
+def _runs(tiles: Optional[_Tiles], line: _Line, kv_line: _Line, apart: bool) -> _Runs:
+    """apart: kernels take some keys; otherwise the whole length."""
+    of_ranks: List[List[_Run]] = []
+    wanted, held, once = [], [], True
+    for pieces, own in zip(line.pieces, kv_line.pieces):
+        runs: List[_Run] = []
+        before = 0
+        for at in pieces:
+            if apart:
+                runs += _cut(tiles, own, before, at, kv_line.S)
+            elif at[0] < at[1]:
+                runs.append(_Run(before, at, (0, kv_line.S), False, 0))
+            before += at[1] - at[0]
+        others = [run for run in runs if not run.own]
+        held.append(_merged([run.keys for run in others]))
+        once = once and _length(held[-1]) == sum(run.keys[1] - run.keys[0] for run in others)
+        of_ranks.append([run if run.own else run._replace(first=_places([run.keys], held[-1])[0][0]) for run in runs])
+        wanted.append(_merged([i for run in others for i in _seen(tiles, run.at, kv_line.S)]))
+    me = kv_line.rank
+    cut = [_places(w, kv_line.pieces[me]) for w in wanted]
+    put = [_places(_common(wanted[me], p), held[me]) for p in kv_line.pieces]
+    return _Runs(of_ranks, wanted, held, once, _Move(kv_line, 2, cut, kv_line.rows, 2, put, _length(held[me])))
 
 
 class Plan:
@@ -189,6 +261,7 @@ class _Call(NamedTuple):
     tiles: Optional[_Tiles]
     groups: int  # of heads of k and v, which travel one after the other
     parts: Optional[Kernel]  # where the keys of one rank after the other come
+    pieces_of: Optional[Kernel]  # where they come at once; None: a kernel takes the whole length
     along: List[Optional[Tuple[_Line, int]]]  # of each array input, how it is spread, and its dimension
     scalars: List[float]
     names: str
@@ -203,16 +276,25 @@ class _Call(NamedTuple):
         n = x.shape[1] // self.groups
         return x.narrow(1, g * n, n)
 
-    def keys(self) -> _Move:
-        return _gather(self.tiles, self.line, self.kv_line)
+    def runs(self) -> _Runs:
+        return _runs(self.tiles, self.line, self.kv_line, self.pieces_of is not None)
 
-    def gathers(self, k: torch.Tensor, v: torch.Tensor) -> Iterator[Tuple[int, List[torch.Tensor]]]:
-        """Whole keys and values of each group, of which the next one travels while one is in use."""
+    def kernel(self, tensors: Sequence[torch.Tensor], wants: bool) -> Kernel:
+        return self.pieces_of or _torch._of_tensors(self.spec, tensors, self.names, "fwd,bwd" if wants else "fwd")
+
+    def split(self, own: bool) -> List[_Run]:
+        """Launches of this rank. own: those that need no other's keys; of a rank without queries one that makes nothing."""
+        runs = self.runs().runs[self.line.rank]
+        return [run for run in runs if run.own == own] + [_Run(0, (0, 0), (0, 0), True, 0)] * (own and not runs)
+
+    def gathers(self, k: torch.Tensor, v: torch.Tensor, meanwhile: Callable[[], None]) -> Iterator[Tuple[int, List[torch.Tensor]]]:
+        """Keys and values of each group that come, of which the next one travels while one is in use. meanwhile: what is done while the first travels."""
 
         def begin(g: int) -> _Travel:
-            return _Travel([self.of_group(x, g) for x in (k, v)], [self.keys()] * 2)
+            return _Travel([self.of_group(x, g) for x in (k, v)], [self.runs().move] * 2)
 
         coming = begin(0)
+        meanwhile()
         for g in range(self.groups):
             here = coming
             if g + 1 < self.groups:
@@ -277,11 +359,21 @@ class _Chunk(NamedTuple):
     keys: List[torch.Tensor]  # and values: their rows are these positions one after the other
 
 
-def _add(total: torch.Tensor, x: torch.Tensor, intervals: Sequence[Interval], more: bool) -> None:
-    """x to the total, at these keys: where there is some already, or as the first."""
-    for a, b in intervals:
-        place, part = total.narrow(2, a, b - a), x.narrow(2, a, b - a)
-        place.add_(part) if more else place.copy_(part)
+def _sum_into(total: torch.Tensor, parts: Sequence[Tuple[Interval, torch.Tensor]]) -> None:
+    """The sum of what there is for each of its rows, in this order; what is part of `total` is there already."""
+    ends = sorted({0, total.shape[2], *(at for (a, b), _ in parts for at in (a, b))})
+    for a, b in zip(ends, ends[1:]):
+        place = total.narrow(2, a, b - a)
+        here = [x.narrow(2, a - first, b - a) for (first, last), x in parts if first <= a and b <= last]
+        if not here:
+            place.zero_()
+        elif len(here) > 1:
+            one = here[0].to(torch.float32, copy=True)
+            for x in here[1:]:
+                one += x
+            place.copy_(one)
+        elif here[0].data_ptr() != place.data_ptr():
+            place.copy_(here[0])
 
 
 def _join(parts: List[List[torch.Tensor]], dim: int) -> List[torch.Tensor]:
@@ -292,18 +384,27 @@ def _forward(call: _Call, tensors: Sequence[torch.Tensor], wants: bool) -> List[
     """o, emits, and what the backward wants where there is one."""
     q, k, v, *arrays = tensors
     arrays = call.whole_inputs(arrays)
-    kernel = _torch._of_tensors(call.spec, tensors, call.names, "fwd,bwd" if wants else "fwd")
-    made = _torch._kept(call.spec, kernel) if wants else ["o", *_torch._emits(call.spec)]
-    o, by_group = _torch._out(kernel, tensors), []
-    for g, keys in call.gathers(k, v):
-        by_piece = []
-        for before, at in call.pieces() or [(0, (0, 0))]:  # a rank without queries takes part in what travels
-            rows, place = (call.piece(call.of_group(x, g), before, at) for x in (q, o))
-            seen = keys if at[0] < at[1] else [x.narrow(2, 0, 0) for x in keys]
-            offset = call.q_offset + at[0] if at[0] < at[1] else 0
-            by_piece.append(_torch._attended(kernel, made, [rows, *seen, *arrays], call.scalars, call.names, offset, place)[1:])
-        by_group.append(_join(by_piece, 2))
-    return [o, *_join(by_group, 1)]
+    kernel = call.kernel(tensors, wants)
+    names = _torch._kept(call.spec, kernel) if wants else ["o", *_torch._emits(call.spec)]
+    made = _torch._rows_of(kernel, tensors, len(names) - 1)
+
+    def launch(run: _Run, keys: Sequence[torch.Tensor], of: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        rows = [call.piece(of(x), run.before, run.at) for x in (q, *made)]
+        seen = [x.narrow(2, run.first, run.keys[1] - run.keys[0]) for x in keys]
+        given = {**_torch._given([rows[0], *seen, *arrays], call.scalars, call.names, None), **call.sizes(kernel, run.at, run.keys[0])}
+        into = {n: _torch._for(x) for n, x in zip(names, rows[1:])}
+        for x, y in zip(rows[1:], _torch._launch(kernel, names, given, into)):
+            if x is not y:
+                x.copy_(y)
+
+    def alone() -> None:
+        for run in call.split(own=True):
+            launch(run, (k, v), lambda x: x)
+
+    for g, keys in call.gathers(k, v, alone):
+        for run in call.split(own=False):
+            launch(run, keys, lambda x: call.of_group(x, g))  # noqa: B023
+    return made
 
 
 def _forward_by_chunks(call: _Call, tensors: Sequence[torch.Tensor], made: Sequence[str]) -> List[torch.Tensor]:
@@ -402,39 +503,61 @@ class _Attend(torch.autograd.Function):
 def _backward(call: _Call, tensors: Sequence[torch.Tensor], kept: Sequence[torch.Tensor], which: str,
               come: Sequence[torch.Tensor]) -> List[Optional[torch.Tensor]]:  # fmt: skip
     q, k, v, *arrays = tensors
-    kernel = _torch._of_tensors(call.spec, tensors, call.names, "fwd,bwd")
+    kernel = call.kernel(tensors, True)
     learned = list(_torch._learned(kernel, tensors, call.names))
-    whole = call.whole_inputs(arrays)
-    dq, others = torch.empty_like(q), {}
-    once = all(len(p) < 2 for p in call.line.pieces)  # each rank has one launch, whose gradients travel as they are
-    homes: List[_Travel] = []
-    totals: List[List[torch.Tensor]] = []
-    for g, gathered in call.gathers(k, v):
-        sums = gathered if once else [torch.empty_like(x, dtype=torch.float32) for x in gathered]  # of the pieces, of keys that any of them sees
-        summed: List[Interval] = []
-        for before, at in call.pieces():
+    whole, runs, back = call.whole_inputs(arrays), call.runs(), call.runs().move.back()
+    dq, total = torch.empty_like(q), [torch.empty_like(x) for x in (k, v)]
+    others: Dict[str, torch.Tensor] = {}
+    parts: List[Tuple[Interval, List[torch.Tensor]]] = []  # of the gradients of this rank's keys, of all heads
+    of_all = call._replace(groups=1)
 
-            def own(x: torch.Tensor) -> torch.Tensor:
-                return call.piece(call.of_group(x, g), before, at)
+    def launch(run: _Run, of: _Call, g: int, keys: Sequence[torch.Tensor], into: Sequence[torch.Tensor]) -> List[torch.Tensor]:
+        def own(x: torch.Tensor) -> torch.Tensor:
+            return call.piece(of.of_group(x, g), run.before, run.at)
 
-            given, sizes = [own(q), *gathered, *whole], {"q_offset": call.q_offset + at[0]}
-            made = _torch._gradients_by(kernel, given, [own(x) for x in kept], [own(x) for x in come], which, call.scalars, call.names, call.spec, sizes, {"dq": own(dq)})
-            found = dict(zip(learned, made))
-            seen = _seen(call.tiles, at, call.kv_line.S)
-            if once:
-                sums = [found["dk"], found["dv"]]
-            for total, name in zip(sums, () if once else ("dk", "dv")):
-                _add(total, found[name], _common(seen, summed), True)
-                _add(total, found[name], _common(seen, _gaps(summed, call.kv_line.S)), False)
-            summed = _merged([*summed, *seen])
-            for name in learned[3:]:
-                others[name] = others[name] + found[name] if name in others else found[name].float()
-        homes.append(_Travel(sums, [call.keys().back()] * 2))
-        totals += [home.come() for home in homes[:-1]]  # while the last one travels
+        given = [own(q), *[x.narrow(2, run.first, run.keys[1] - run.keys[0]) for x in keys], *whole]
+        out = {"dq": own(dq), **{n: x.narrow(2, run.first, run.keys[1] - run.keys[0]) for n, x in zip(("dk", "dv"), into)}}
+        made = _torch._gradients_by(kernel, given, [own(x) for x in kept], [own(x) for x in come], which, call.scalars, call.names, call.spec,
+                                    call.sizes(_torch._back(kernel), run.at, run.keys[0]), out)  # fmt: skip
+        found = dict(zip(learned, made))
+        for name in learned[3:]:
+            others[name] = others[name] + found[name] if name in others else found[name].float()
+        return [found["dk"], found["dv"]]
+
+    def alone() -> None:
+        for run in call.split(own=True):
+            at = run.first, run.first + run.keys[1] - run.keys[0]
+            first = not _common([at], _merged([i for i, _ in parts]))
+            parts.append((at, launch(run, of_all, 0, (k, v), total if first else ())))
+
+    def of_group(g: int, sums: Sequence[torch.Tensor], home: _Travel) -> None:
+        """The gradients of this rank's keys: of its own launches, of those with keys that came, and what came from the others."""
+        came = home.arrived()
+        of_others = [(back.put[r], came[r]) for r in came]
+        mine = [_packed(x, 2, back.cut[call.kv_line.rank]) for x in sums]
+        for i, x in enumerate(total):
+            here = [(at, call.of_group(xs[i], g)) for at, xs in parts]
+            for intervals, xs in [(back.put[call.kv_line.rank], mine), *of_others]:
+                before = 0
+                for a, b in intervals:
+                    here.append(((a, b), xs[i].narrow(2, before, b - a)))
+                    before += b - a
+            _sum_into(call.of_group(x, g), here)
+
+    homes: List[Tuple[int, Sequence[torch.Tensor], _Travel]] = []
+    for g, keys in call.gathers(k, v, alone):
+        sums = [torch.empty_like(x) if runs.once else torch.zeros_like(x, dtype=torch.float32) for x in keys]
+        for run in call.split(own=False):
+            for x, y in zip(sums, launch(run, call, g, keys, sums if runs.once else ())):
+                if not runs.once:
+                    x.narrow(2, run.first, y.shape[2]).add_(y)
+        homes.append((g, sums, _Travel(sums, [back] * 2, False)))
+        for home in homes[:-1]:  # while the last one travels
+            of_group(*home)
         del homes[:-1]
-    totals += [home.come() for home in homes]
-    dk, dv = _join(totals, 1)
-    return [dq, dk.to(k.dtype), dv.to(v.dtype), *_of_inputs(call, arrays, whole, learned, others)]
+    for home in homes:
+        of_group(*home)
+    return [dq, *total, *_of_inputs(call, arrays, whole, learned, others)]
 
 
 def _backward_by_chunks(call: _Call, tensors: Sequence[torch.Tensor], kept: Sequence[torch.Tensor], which: str,
@@ -573,24 +696,32 @@ class _Local(NamedTuple):
         lines = {"Sq": line, "Sk": kv_line}
         spread = [(lines[along[n]], reads.extents[n].index(along[n])) if n in along else None for n in list(given)[3:]]
         wanted = needed(self.tiles, line, kv_line.S)
+        pieces = _pieced(tensors, self.spec, self.wants) if self.method != "queries" else None
+        runs = _runs(self.tiles, line, kv_line, pieces is not None)
         groups = _groups(tensors[1], tensors[2], _foreign(wanted, kv_line)) if self.apart else 1
         row = sum(x.shape[0] * x.shape[1] * x.shape[3] * x.element_size() for x in tensors[1:3])
         room = max(2 * row * max(map(_length, kv_line.pieces)), BUFFER) if self.buffer is None else self.buffer
-        small = self.method != "queries" and not reads.unfit["keys"] and min(2, groups) * row * kv_line.S // groups <= room
+        fits = self.method != "queries" and (pieces is not None or not reads.unfit["keys"])
+        small = fits and min(2, groups) * row * max(map(_length, runs.held)) // groups <= room
         parts = None if small else _parted(tensors, self.spec, self.wants)
-        return _Call(line, kv_line, wanted, offset, self.tiles, groups, parts, spread, list(self.scalars.values()), names, self.spec)
+        return _Call(line, kv_line, wanted, offset, self.tiles, groups, parts, pieces, spread, list(self.scalars.values()), names, self.spec)
+
+
+def _pieced(tensors: Sequence[torch.Tensor], spec: str, wants: bool) -> Optional[Kernel]:
+    q, _, v = tensors[:3]
+    return _apart(spec, int(q.shape[-1]), int(v.shape[-1]), _torch._ELEMENTS[q.dtype], _torch._target(q.device), "piece", wants)
 
 
 def _parted(tensors: Sequence[torch.Tensor], spec: str, wants: bool) -> Optional[Kernel]:
     q, _, v = tensors[:3]
-    return _with_parts(spec, int(q.shape[-1]), int(v.shape[-1]), _torch._ELEMENTS[q.dtype], _torch._target(q.device), wants)
+    return _apart(spec, int(q.shape[-1]), int(v.shape[-1]), _torch._ELEMENTS[q.dtype], _torch._target(q.device), "part", wants)
 
 
 @functools.lru_cache(maxsize=None)
-def _with_parts(spec: str, D: int, Dv: int, elements: str, target: str, wants: bool) -> Optional[Kernel]:
-    """None where the variant has no parts: its keys are seen more than once."""
+def _apart(spec: str, D: int, Dv: int, elements: str, target: str, phase: str, wants: bool) -> Optional[Kernel]:
+    """None where the variant has no parts, for its keys are seen more than once, or no pieces."""
     try:
-        return _torch._kernel(spec, D, Dv, elements, target, "part,bwd" if wants else "part")
+        return _torch._kernel(spec, D, Dv, elements, target, phase + ",bwd" * wants)
     except _compiler.CompileError as e:
         if "no parts" in str(e):
             return None
@@ -712,7 +843,9 @@ def _choice(spec: str, method: Optional[str], wants: bool, given: Dict[str, torc
     if everywhere and (two or method not in (None, "queries")):
         raise ValueError("spread: is replicated, which goes with method 'queries', over one dimension")
     unfit = dict(reads.unfit)
-    if unfit["keys"] or everywhere or method == "queries":
+    if unfit["keys"] and not everywhere and method != "queries" and _pieced(list(given.values()), spec, wants):
+        unfit["keys"] = None
+    elif unfit["keys"] or everywhere or method == "queries":
         if _parted(list(given.values()), spec, wants):
             unfit["keys"] = None
         else:

@@ -57,6 +57,14 @@ attention rows {
     normalize(s) = softmax(s);
 }
 """
+TWICE = """
+attention twice {
+    dim D = 16;
+    score(q, k) = dot(q, k) / Sq;
+    modify(s, b, h, i, j) = s * f32(h + 1);
+    normalize(s) { let m = rowsum(s) / rowsum(1); return exp(-(s - m) * (s - m)); }
+}
+"""
 PLAIN = "attention plain { dim D = 8; score(q, k) = dot(q, k); modify(s, b, h, i, j) = s / Sk; normalize(s) = s; }"
 
 
@@ -84,6 +92,7 @@ def cases(S):
         "sigmoid": (library("sigmoid"), {}, (), (), both),
         "retention": (library("retention"), {}, (), (), ("keys",)),
         "plain": (PLAIN, {}, (), (), both),
+        "twice": (TWICE, {}, (), (), ("keys",)),
         "learned": (LEARNED, {"slope": slope.abs() * 0.1, "bias": bias, "cap": torch.tensor(15.0)}, ("bias",), ("top",), ("keys",)),
         "rows": (ROWS, {"row": row, "table": table, "cap": 15.0}, ("row",), (), both),
     }
@@ -188,7 +197,7 @@ def decode(ranks, group):
     spreads = attn.Spread(group, S, "striped:16"), attn.Spread(group, S, lengths=lengths), attn.Spread(group, S, "zigzag")
     of_rows = attn.Spread(group, rows, "replicated"), attn.Spread(group, rows, "replicated"), attn.Spread(group, rows, "zigzag")
     for i, (name, case) in enumerate(cases(S).items()):
-        if name == "rows" or i % 3 != ranks % 3:
+        if name in ("rows", "twice") or i % 3 != ranks % 3:
             continue
         source, inputs, along, emits, _ = case
         module = attn.Attention(source, emit=emits)
@@ -469,15 +478,16 @@ def work_of_errors(rank, ranks, group):
     raises(ValueError, "rank 2: order: is zigzag, and contiguous of rank 0", lambda: attn.Spread(group, 100, "zigzag" if last else "contiguous"))
     raises(ValueError, "order: is no permutation", lambda: attn.Spread(group, 4, torch.tensor([0, 1, 1, 2])))
     raises(ValueError, "lengths:", lambda: attn.Spread(group, 100, lengths=[100] * ranks))
-    twice = """attention twice { dim D = 16; score(q, k) = dot(q, k) / Sq; modify(s, b, h, i, j) = s * f32(h);
-        normalize(s) { let m = rowsum(s) / rowsum(1); return exp(-(s - m) * (s - m)); } }"""
-    raises(ValueError, "the formulas read Sq", lambda: attn.attention(twice, q, k, v, spread=sp))
-    raises(ValueError, "read h, H or Hkv", lambda: attn.attention(twice, q, k, v, spread=sp, method="heads"))
-    of_rows = twice.replace("dim D = 16;", "dim D = 16; input x: f32[Sq];").replace("/ Sq", "").replace("s * f32(h)", "s + x[i]")
+    tables = """attention tables { dim D = 16; input pe: f32[B, 1, Sk, 16]; score(q, k) = (dot(q, k) + dot(q, pe)) / Sq;
+        modify(s, b, h, i, j) = s * f32(h); normalize(s) = s; }"""
+    pe = sp.shard(torch.zeros(1, 1, 100, 16), 2)
+    raises(ValueError, "the formulas read Sq", lambda: attn.attention(tables, q, k, v, pe=pe, spread=sp))
+    raises(ValueError, "read h, H or Hkv", lambda: attn.attention(library("alibi"), q, k, v, spread=sp, method="heads"))
+    of_rows = """attention of_rows { dim D = 16; input x: f32[B, 1, Sq, 16]; score(q, k) = dot(q, k) + dot(x, k); normalize(s) = s; }"""
     raises(ValueError, "x: has an extent Sq, of which a piece has a part only (method keys): method='heads' fits",
-           lambda: attn.attention(of_rows, q, k, v, x=sp.shard(torch.zeros(100), 0), spread=sp, method="keys"))  # fmt: skip
+           lambda: attn.attention(of_rows, q, k, v, x=sp.shard(torch.zeros(1, 1, 100, 16), 2), spread=sp, method="keys"))  # fmt: skip
     same = attn.Spread(group, 100, "replicated")
-    raises(ValueError, "the variant has no parts", lambda: attn.attention(twice, q, k, v, spread=sp, method="queries"))
+    raises(ValueError, "the variant has no parts", lambda: attn.attention(TWICE, q, k, v, spread=sp, method="queries"))
     raises(ValueError, "there are no gradients (method queries)", lambda: module(q, k.requires_grad_(), v, spread=sp, method="queries"))
     raises(ValueError, "spread: is replicated, which goes with", lambda: module(sp.unshard(q, 2), k, v, spread=same, kv_spread=sp, method="keys"))
     raises(ValueError, "kv_spread: is replicated", lambda: module(q, *[sp.unshard(x, 2) for x in (k, v)], spread=sp, kv_spread=same))
