@@ -295,7 +295,8 @@ bool compile_algorithm(Compile *c) {
         if (has_phase(c, COMPILE_FWD) && !add_tiles(c, pass_algorithm(c->arena, s, &o, &c->diags)))
             return false;
         if (!add_parts(c, s, &o, false)) return false;
-        if (has_backward(c, &o) && !add_tiles(c, pass_backward_algorithm(c->arena, o.saves, &o, &c->diags)))
+        if (has_backward(c, &o) &&
+            !add_tiles(c, pass_backward_algorithm(c->arena, o.saves, &o, &c->diags)))
             return false;
     }
     for (int i = 0; i < c->chunks.n; i++) {
@@ -337,7 +338,8 @@ bool compile_tiles(Compile *c) {
         if (!p && has_phase(c, COMPILE_FWD)) p = pass_program(c->arena, s, &o, NULL, &c->diags);
         if (has_phase(c, COMPILE_FWD) && !add_tiles(c, p)) return false;
         if (!add_parts(c, s, &o, true)) return false;
-        if (has_backward(c, &o) && !add_tiles(c, pass_backward_program(c->arena, o.saves, &o, &c->diags)))
+        if (has_backward(c, &o) &&
+            !add_tiles(c, pass_backward_program(c->arena, o.saves, &o, &c->diags)))
             return false;
     }
     for (int i = 0; i < c->chunks.n; i++) {

@@ -755,6 +755,15 @@ gives 1 relu_attn.attn --phase=part,bwd --layout=ragged -o parts.o
 says err 'no backward of parts in layout ragged'
 gives 1 "$top/stdlib/document.attn" --phase=part --layout=paged -o parts.o
 says err "'doc' is read at another row than the pair's own"
+# pieces: rows of a whole, and the keys that they see
+for target in sm_80 sm_90a; do
+    gives 0 "$top/stdlib/document.attn" --phase=fwd,piece,bwd --target=$target -o parts.ptx
+done
+gives 0 "$top/tests/regress/infinite_divisor.attn" --phase=piece -o parts.o
+gives 1 relu_attn.attn --phase=piece --layout=paged -o parts.o
+says err 'no pieces in layout paged'
+gives 2 check relu_attn.attn --phase=piece
+says err '--phase=piece: these kernels are for callers'
 gives 0 "$top/stdlib/document.attn" --layout=paged:16 --target=sm_90a --dtype=bf16 -o document.ptx
 gives 2 check relu_attn.attn --parts=2 --layout=ragged
 says err 'goes with --layout=dense'
