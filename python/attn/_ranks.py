@@ -103,31 +103,22 @@ class _Tiles:
 
 
 @functools.lru_cache(maxsize=64)
-def _tiles(spec: str, Sq: int, Sk: int, q_offset: int) -> Optional[_Tiles]:
-    """None: all keys, as far as is known."""
+def _tiles(spec: str, Sq: int, Sk: int, q_offset: int) -> _Tiles:
     return _mask_of(spec, Sq, Sk, q_offset, 1, 1, {}, (0, 0))
 
 
-def _mask_of(spec: str, Sq: int, Sk: int, q_offset: int, B: int, H: int, inputs: Dict[str, str], at: Tuple[int, int]) -> Optional[_Tiles]:
+def _mask_of(spec: str, Sq: int, Sk: int, q_offset: int, B: int, H: int, inputs: Dict[str, str], at: Tuple[int, int]) -> _Tiles:
     given = json.loads(spec)
     source = _compiler.Source(given["text"], entry=given["entry"], defines=given["defines"], include=given["include"], name=given["name"])
     options = [f"--shape=B={B},H={H},Sq={Sq},Sk={Sk}", f"--in=q_offset={q_offset}", f"--at={at[0]},{at[1]}"]
     options += [f"--in={n}={x}" for n, x in inputs.items()]
-    for target in "host", "sm_90a":  # of which the second has larger tiles
-        try:
-            out, _ = source.run(["mask"], "--format=json", "-o", "-", f"--target={target}", *options)
-            break
-        except _compiler.CompileError as e:
-            if "too many tiles" not in str(e):
-                raise
-    else:
-        return None
+    out, _ = source.run(["mask"], "--format=json", "-o", "-", "--target=host", *options)
     found = json.loads(out)
     return _Tiles(found["tile"][0], tuple(tuple((a, b) for a, b in row) for row in found["needed"]))
 
 
 def _tiles_with(spec: str, Sq: int, Sk: int, q_offset: int, B: int, H: int, arrays: Dict[str, torch.Tensor],
-                scalars: Dict[str, float]) -> Optional[_Tiles]:  # fmt: skip
+                scalars: Dict[str, float]) -> _Tiles:  # fmt: skip
     """With the data that the mask reads, whole: the union over batch entries, and over heads where it reads h."""
     reads = _reads(spec)
     data = any(n in arrays for n in reads.of_mask)
@@ -143,8 +134,6 @@ def _tiles_with(spec: str, Sq: int, Sk: int, q_offset: int, B: int, H: int, arra
             else:
                 inputs[name] = repr(float(arrays[name] if name in arrays else scalars[name]))
         found = [_mask_of(spec, Sq, Sk, q_offset, B, H, inputs, at) for at in places]
-    if not all(found):
-        return None
     return _Tiles(found[0].rows, tuple(tuple(_merged([i for row in rows for i in row])) for rows in zip(*[t.keys for t in found])))
 
 
@@ -246,7 +235,7 @@ class Plan:
     find it, of all layers and both phases, as long as these inputs hold the same values: make a new one for a new batch, on all ranks."""
 
     def __init__(self) -> None:
-        self._kept: Dict[Any, Optional[_Tiles]] = {}
+        self._kept: Dict[Any, _Tiles] = {}
         self.handle = numbered(self, object())
 
 
@@ -944,7 +933,7 @@ def _variant(spec: str) -> str:
 
 
 def _planned(plan: Plan, spec: str, given: Dict[str, torch.Tensor], scalars: Dict[str, float], spread: Spread, kv_spread: Spread,
-             offset: int, along: Dict[str, str]) -> Optional[_Tiles]:  # fmt: skip
+             offset: int, along: Dict[str, str]) -> _Tiles:  # fmt: skip
     reads = _reads(spec)
     (B, H), sps = given["q"].shape[:2], {"Sq": spread, "Sk": kv_spread}
     key = (spec, spread.S, kv_spread.S, offset, B, H if reads.head else 0)
@@ -1044,8 +1033,6 @@ def balanced(spec: str, S: int, block: int, mesh: Any, inputs: Dict[str, Any]) -
         if name not in inputs:
             raise TypeError(f"{name}: the mask reads this input")
     tiles = _tiles_with(spec, S, S, 0, sizes.get("B", 1), sizes.get("H", 1), arrays, {n: float(x) for n, x in inputs.items() if n not in arrays})
-    if tiles is None:
-        raise ValueError(f"S: a mask over {S} positions has too many tiles to count")
     blocks = [(a, min(a + block, S)) for a in range(0, S, block)]
     held = _swapped([tiles.load(b) for b in blocks], n)
     pieces = [_merged([blocks[i] for i in own]) for own in held]
