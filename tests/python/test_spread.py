@@ -305,7 +305,13 @@ def work_of_pages(rank, ranks, group):
 
 
 def work_of_recurrences(rank, ranks, group):
-    """State before each piece comes by the maps of the pieces before; the state after all is the same on all ranks."""
+    """The state before each piece comes from the piece before, or by the maps of all; the state after all is the same on all ranks."""
+    compare_recurrences(ranks, group)
+    with unittest.mock.patch.object(_ranks, "MAPS", 0):
+        compare_recurrences(ranks, group)
+
+
+def compare_recurrences(ranks, group):
     S, B, H, D = 130, 2, 4, 16
     q, k, v, log_decay = drawn(2, (B, H, S, D), (B, H, S, D), (B, 2, S, D), (B, H, S, D))
     state0, do, dstate = drawn(3, (B, H, D, D), (B, H, S, D), (B, H, D, D))
