@@ -321,7 +321,7 @@ def compile_all(names):
         wanted += [(name, defines, 128, "bf16", p) for p in ("fwd", "fwd,bwd", "piece", "piece,bwd")]
     target = _torch._target(torch.device("cuda"))
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        made = [pool.submit(_torch._kernel, _torch._specify(library(n), None, d, (), (), 3), D, D, e, target, p) for n, d, D, e, p in wanted]
+        made = [pool.submit(_torch._kernel, _torch._specify(library(n), None, d, (), (), 3, None), D, D, e, target, p) for n, d, D, e, p in wanted]
         for x in made:
             x.result()
 
