@@ -1148,24 +1148,37 @@ class _ByTurns(torch.autograd.Function):
 # ---- equal work
 
 
-def balanced(spec: str, S: int, block: int, mesh: Any, inputs: Dict[str, Any]) -> Spread:
-    from ._spread import size_of
-
-    reads, n = _reads(spec), size_of(mesh)
+def _loads(spec: str, S: int, blocks: Sequence[Interval], inputs: Dict[str, Any]) -> List[int]:
+    """Pairs of visited tiles, of each block of queries."""
+    reads = _reads(spec)
     arrays = {name: x for name, x in inputs.items() if isinstance(x, torch.Tensor)}
     sizes = {e: x.shape[i] for name, x in arrays.items() for i, e in enumerate(reads.extents.get(name, ())) if e in ("B", "H")}
     for name in reads.of_mask:
         if name not in inputs:
             raise TypeError(f"{name}: the mask reads this input")
-    tiles = _tiles_with(spec, S, S, 0, sizes.get("B", 1), sizes.get("H", 1), arrays, {n: float(x) for n, x in inputs.items() if n not in arrays})
+    scalars = {n: float(x) for n, x in inputs.items() if n not in arrays}
+    tiles = _tiles_with(spec, S, S, 0, sizes.get("B", 1), sizes.get("H", 1), arrays, scalars)
+    return [tiles.load(b) for b in blocks]
+
+
+def balance(S: int, modules: "Dict[_torch.Attention, float]", block: int = 512, mesh: Any = None, **inputs: Any) -> Spread:
+    """A Spread of S positions whose ranks have equal work in all layers of a model: modules, and how many layers each has, or what else they weigh
+    against each other, for each visited tile. mesh: by default that of the first module. inputs: those that the masks read, whole and the same on every rank."""
+    from ._spread import size_of
+
+    mesh = next((m.mesh for m in modules), None) if mesh is None else mesh
+    n = size_of(mesh)
     blocks = [(a, min(a + block, S)) for a in range(0, S, block)]
-    held = _swapped([tiles.load(b) for b in blocks], n)
+    load = [0.0] * len(blocks)
+    for module, weight in modules.items():
+        load = [x + weight * y for x, y in zip(load, _loads(module.spec, S, blocks, inputs))]
+    held = _swapped(load, n)
     pieces = [_merged([blocks[i] for i in own]) for own in held]
     order = torch.cat([torch.arange(a, b) for own in pieces for a, b in own] or [torch.zeros(0, dtype=torch.int64)])
     return Spread(mesh, S, order, [_length(own) for own in pieces])
 
 
-def _windows(load: Sequence[int], n: int) -> List[List[int]]:
+def _windows(load: Sequence[float], n: int) -> List[List[int]]:
     """Which blocks each of n ranks has, as many as the others (or one less). Of the blocks that are left, as a ring, a rank takes consecutive ones
     whose load is the mean: such places take the mean on average, so one of them comes near it. Of those within 2% one that cuts fewest runs."""
     left, held, mean = list(range(len(load))), [], sum(load) / n
@@ -1182,7 +1195,7 @@ def _windows(load: Sequence[int], n: int) -> List[List[int]]:
     return held
 
 
-def _swapped(load: Sequence[int], n: int) -> List[List[int]]:
+def _swapped(load: Sequence[float], n: int) -> List[List[int]]:
     """Which blocks each of n ranks has: windows, of which blocks of the fullest and of the emptiest rank
     change places until the fullest has at most 4% above the mean. Where that does not come, the heaviest go first to the emptiest."""
     count, mean = len(load), sum(load) / n

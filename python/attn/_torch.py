@@ -741,7 +741,7 @@ class Attention(torch.nn.Module):
         those that the mask reads, whole and the same on every rank."""
         from . import _ranks
 
-        return _ranks.balanced(self.spec, S, block, self.mesh if mesh is None else mesh, inputs)
+        return _ranks.balance(S, {self: 1}, block, mesh, **inputs)
 
     def extra_repr(self) -> str:
         given = json.loads(self.spec)

@@ -106,17 +106,17 @@ def backward(call, tensors):
     return lambda: torch.autograd.grad(o, leaves, do, retain_graph=True)
 
 
-CALLS = 8  # layers of a model, which the host is ahead of
+CALLS = 6  # layers of a model, which the host is ahead of
 
 
-def measured(call, tensors):
+def measured(call, tensors, calls=CALLS):
     """ms, forward and backward; bytes."""
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     with torch.no_grad():
-        forward = median_ms(lambda: call(*tensors), CALLS)
+        forward = median_ms(lambda: call(*tensors), calls)
     most = torch.cuda.max_memory_allocated() - before
-    return forward, median_ms(backward(call, tensors), CALLS), most
+    return forward, median_ms(backward(call, tensors), calls), most
 
 
 def rates(device, ranks, name, S, orders, inputs):
@@ -227,13 +227,13 @@ def peer(device, ranks, S, rotate, backend, causal=True):
     _attention.set_rotate_method(rotate)
     by = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}[backend]
     with sdpa_kernel(by):
-        alone = measured(call, whole)
+        alone = measured(call, whole, 2)
         with torch.no_grad():
             expected = call(*whole)
         with context_parallel(mesh, buffers=whole, buffer_seq_dims=[2] * 3):
             with torch.no_grad():
                 found = call(*whole)
-            over = measured(call, whole)
+            over = measured(call, whole, 2)
     (found,) = context_parallel_unshard(mesh, [found], [2])
     error = float((found.float() - expected.float()).norm() / expected.float().norm())
     return told(f"PyTorch's {'causal' if causal else 'full'} S {S}, {backend}, {rotate}", alone, over, ranks, error)
@@ -260,7 +260,7 @@ def flex(device, ranks, name, S, inputs):
             return compiled(q, k, v, score_mod=score_mod, block_mask=block_mask, enable_gqa=True)
 
     whole, module = Module(), Module()
-    alone = measured(lambda *t: whole(*t, score, mask), [q, k, v])
+    alone = measured(lambda *t: whole(*t, score, mask), [q, k, v], 3)
     with torch.no_grad():
         expected = whole(q, k, v, score, mask)
     balancer = None
@@ -271,7 +271,7 @@ def flex(device, ranks, name, S, inputs):
     parallelize_module(module, mesh, cp._ContextParallel(seq_dim=2, attention_type=cp._ContextParallel.AttentionType.FLEX))
     *own, own_mask = cp._context_parallel_shard(mesh, [q, k, v, mask], [2] * 4, load_balancer=balancer)
     own = [x.contiguous() for x in own]
-    over = measured(lambda *t: module(*t, score, own_mask), own)
+    over = measured(lambda *t: module(*t, score, own_mask), own, 3)
     with torch.no_grad():
         found = module(*own, score, own_mask)
     (found,) = cp.context_parallel_unshard(mesh, [found], [2], balancer)

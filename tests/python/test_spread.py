@@ -467,6 +467,11 @@ def work_of_plans(rank, ranks, group):
     needed = _ranks.needed(tiles, contiguous.between, S)
     assert needed[0][0][0] == 0 and needed[2][-1][0] >= 1500 - 512, needed  # the second document and on
     raises(TypeError, "doc: the mask reads this input", lambda: module.balance(S))
+    window, full = attn.Attention(library("sliding_window"), defines={"WINDOW": 256}), attn.Attention(library("causal"))
+    mixed, of_window = attn.balance(S, {full: 1, window: 5}, 128, group), attn.balance(S, {window: 1}, 128, group)
+    by = [_ranks._tiles(m.spec, S, S, 0) for m in (full, window, window, window, window, window)]
+    loads = [[sum(t.load(p) for t in by for p in pieces) for pieces in sp.pieces] for sp in (mixed, of_window)]
+    assert [max(x) * ranks / sum(x) < 1.1 for x in loads] == [True, False], loads
 
 
 def work_of_errors(rank, ranks, group):
