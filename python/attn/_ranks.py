@@ -858,17 +858,25 @@ def _choice(spec: str, method: Optional[str], wants: bool, given: Dict[str, torc
         return fit[0]
     q, k, v = given["q"], given["k"], given["v"]
     columns, size, n = k.shape[3] + v.shape[3], q.shape[0] * k.element_size(), spread.ranks
-    wanted = needed(tiles, spread.between, kv_spread.S)
-    pairs = spread.S * kv_spread.S if tiles is None else tiles.load((0, spread.S))
-    products = 2 * q.shape[0] * q.shape[1] * columns * pairs / n / RATE
-    foreign = _foreign(wanted, kv_spread.between)
+    line, kv_line = spread.between, kv_spread.between
+    a_pair = 2 * q.shape[0] * q.shape[1] * columns / RATE
+
+    def load(pieces: Sequence[Interval]) -> float:
+        return a_pair * sum((b - a) * kv_spread.S if tiles is None else tiles.load((a, b)) for a, b in pieces)
+
+    runs = _runs(tiles, line, kv_line, True)
+    products = max(map(load, line.pieces))
+    own = min(load([run.at for run in of_rank if run.own]) for of_rank in runs.runs)  # while the first keys travel
+    foreign = _foreign(needed(tiles, line, kv_spread.S), kv_line)
     keys = foreign * k.shape[1] * columns * size / LINK
     first = keys / (_groups(k, v, foreign) if reads.apart else 1)
     heads = sum(2 * (b - a) * columns for a, b in ((0, q.shape[1]), (0, max(n, k.shape[1])))) / 2 * size * spread.S * (n - 1) / n / n / LINK
     whole_heads = n * -(-q.shape[1] // n) / q.shape[1]  # a rank that has no head has no work
-    by_keys, by_heads = max(products + 0.1 * keys, keys) + first, products * whole_heads + heads
-    if wants:  # the gradients of keys are sums in f32 of the whole length, of which the last group travels alone
-        by_keys, by_heads = by_keys + 24 * q.shape[0] * k.shape[1] * columns * kv_spread.S / MEMORY + 3 * first, by_heads + heads + 2.5 * products * (whole_heads - 1)
+    by_keys, by_heads = max(products + 0.1 * keys, keys) + max(first - own, 0), load([(0, spread.S)]) / n * whole_heads + heads
+    if wants:  # gradients of keys travel home, of which the last group does alone, and are added up
+        more = 2.5 * (products - load([(0, spread.S)]) / n), 2.5 * load([(0, spread.S)]) / n * (whole_heads - 1)
+        by_keys += max(first - own, 0) + first + 8 * foreign * k.shape[1] * columns * size / MEMORY + more[0]
+        by_heads += heads + more[1]
     return "keys" if by_keys <= by_heads else "heads"
 
 
