@@ -1045,11 +1045,13 @@ says out 'good in part: steep'
 says out 'dq NOTHING COMPARED (rounding in f32 may be'
 gives 0 check blind.attn --entry=steep --shape=H=2,Sq=70 --phase=fwd,bwd
 says out 'good: steep'
-gives 0 check blind.attn --entry=delta --shape=B=2,H=4,S=70 --phase=fwd,bwd
+gives 0 check blind.attn --entry=delta --shape=B=2,H=4,S=70 --phase=fwd,bwd --in=k=-1.7..1.7
 says out 'good in part: delta'
 says out 'no gradient is compared; keys of unit length keep a state small'
-gives 0 check blind.attn --entry=delta --shape=B=2,H=4,S=70 --phase=fwd,bwd --in=k=-0.1..0.1
+gives 0 check blind.attn --entry=delta --shape=B=2,H=4,S=70 --phase=fwd,bwd # which are drawn
 says out 'good: delta'
+gives 0 check "$top/stdlib/rwkv7.attn" --shape=S=150
+says out 'good: rwkv7'
 gives 0 check decide.attn --entry=steps --shape=Sq=5 --in q=-3..3 --in k=-3..3
 holds '! grep -q "not compared" out'
 gives 1 check relu_attn.attn --schedule=rows=1024,keys=4096 --shape=Sq=2000
