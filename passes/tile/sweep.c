@@ -4,6 +4,7 @@
 // In: a Build. Out: a kernel in b->p (build.c shows what it looks like).
 #include "passes/derive/classes.h"
 #include "passes/derive/exact_shift.h"
+#include "passes/derive/large_unit.h"
 #include "passes/derive/magnitude.h"
 #include "passes/tile/build.h"
 
@@ -151,7 +152,7 @@ static double headroom(const Build *b, int state) {
     if (e->op != EX_NEG) return 0;
     e = e->args[0];
     bool near = is_state(e) || (e->op == EX_MAX && (is_state(e->args[0]) || is_state(e->args[1])));
-    return near ? FIXED_SHIFT_ROOM / (unit ? unit->f : 1.0) : 0;
+    return near ? FIXED_SHIFT_ROOM / (unit ? large_left_out(b->pool, unit)->f : 1.0) : 0;
 }
 
 static TileValue *shift_unless_fixed(Build *b, const char *name, TileValue *before,
