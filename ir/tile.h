@@ -356,6 +356,9 @@ typedef struct TileSchedule {
     // i32 of sizes that are alike for all sequences: so many blocks take tiles, the others leave their multiprocessors to the next kernel,
     // which begins meanwhile; NULL: all.
     const Ex *beside;
+    // A nest of gradients, and the kernel that converts what it sums: 1 + the workspace by which they tell each other of what is summed, and
+    // converted already (passes/schedule/meanwhile.c). It changes no result. 0: none.
+    int finish;
     int next; // of an assigned kernel: the order of its step to the next tile; 0: behind all else
     Knobs knobs; // all that the target chose; none said: nothing yet
 } TileSchedule;
