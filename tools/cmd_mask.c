@@ -185,10 +185,12 @@ static Status show(Compile *c, const Options *o, const Binding *b, const MaskMap
     return file_write(o->output, t.s, t.n);
 }
 
-// Programs that read the map get coarser tiles where there are many: these visit no fewer keys.
+// Programs that read the map get tiles whose extents are powers of two, as many of their own places are; coarser ones where there are many.
 static void widen(TileKernel *k, const Binding *b) {
     enum { MOST = 1 << 18 };
     TileAxis *q = &k->axes[mask_axis(k, SIZE_SQ)], *keys = &k->axes[mask_axis(k, SIZE_SK)];
+    for (int n = 1; n < 2 * keys->extent; n *= 2)
+        if (n >= keys->extent) keys->extent = n;
     while ((int64_t)(b->size[SIZE_SQ] / q->extent) * (b->size[SIZE_SK] / keys->extent) > MOST)
         q->extent *= 2, keys->extent *= 2;
 }

@@ -280,10 +280,10 @@ static bool add_parts(Compile *c, const Stream *s, const PassOptions *o, bool sc
     return true;
 }
 
-// The backward of whole rows, unless parts or pieces alone have one.
+// The backward of whole rows, unless pieces alone have one.
 static bool has_backward(const Compile *c, const PassOptions *o) {
-    bool apart = has_phase(c, COMPILE_PART | COMPILE_PIECE);
-    return o->saves && (!apart || has_phase(c, COMPILE_FWD));
+    bool pieces = has_phase(c, COMPILE_PIECE);
+    return o->saves && (!pieces || has_phase(c, COMPILE_FWD | COMPILE_PART));
 }
 
 bool compile_algorithm(Compile *c) {

@@ -1,6 +1,6 @@
 """attn.Spread over the GPUs of this machine, by NCCL: results and gradients against one GPU, then rates.
 
-    PYTHONPATH=python python3 tests/gpu/ranks.py [check] [decode] [paged] [compile] [rates] [peers] [flex] [timeline]
+    PYTHONPATH=python python3 tests/gpu/ranks.py [check] [decode] [paged] [compile] [rates] [peers] [flex] [recur] [timeline]
 
 Prints a line for each case, then `N passed, N failed`. A rate is that of all ranks; "of one" is the share of a GPU's own rate that each reaches, where
 one GPU does the whole sequence alone (medians of a few calls one after the other, as layers are). "chunks" is the method keys with no room for the whole length. Beside
@@ -12,6 +12,7 @@ import os
 import statistics
 import sys
 import tempfile
+import time
 
 import torch
 import torch.distributed as dist
@@ -70,7 +71,12 @@ def compare(device, source, inputs, S, D, order, method, dtype, bound):
 
 def median_ms(run, calls=1, times=3):
     """Of a call, of as many one after the other; of the slowest rank."""
-    run()
+    begun, warm = time.monotonic(), torch.zeros(1, device="cuda")
+    while warm < 1:  # all ranks as often: clocks that have rested are slow
+        run()
+        torch.cuda.synchronize()
+        warm.fill_(float(time.monotonic() - begun > WARM))
+        dist.all_reduce(warm, dist.ReduceOp.MIN)
     taken = []
     for _ in range(times):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -106,6 +112,7 @@ def backward(call, tensors):
     return lambda: torch.autograd.grad(o, leaves, do, retain_graph=True)
 
 
+WARM = 0.3  # s
 CALLS = 6  # layers of a model, which the host is ahead of
 
 
@@ -113,8 +120,8 @@ def measured(call, tensors, calls=CALLS):
     """ms, forward and backward; bytes."""
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    with torch.no_grad():
-        forward = median_ms(lambda: call(*tensors), calls)
+    leaves = [x.detach().requires_grad_() for x in tensors]  # as in training: what the backward wants is made
+    forward = median_ms(lambda: call(*leaves), calls)
     most = torch.cuda.max_memory_allocated() - before
     return forward, median_ms(backward(call, tensors), calls), most
 
@@ -301,6 +308,40 @@ def timeline(device, ranks, name, S, order, inputs):
         yield f"{name} {order} {phase}: " + "; ".join(f"{key[:48]} x{count} {us:.0f}" for us, key, count in found[:8])
 
 
+def recurrent(device, ranks, name, S, D=128, H=16):
+    """A recurrence of `ranks` times as many positions, beside one GPU that has S; and each way to pass the state beside one GPU."""
+    from attn import _ranks
+
+    def operands(S, D, H):
+        q, k, v, decay, beta = drawn(device, (1, H, S, D), (1, H, S, D), (1, H, S, D), (1, H, S), (1, H, S))
+        k = k / k.norm(dim=-1, keepdim=True)
+        return {**{n: x.to(torch.bfloat16) for n, x in (("q", q * D**-0.5), ("k", k), ("v", v))}, "log_decay": -0.1 * decay.abs(), "beta": beta.sigmoid()}
+
+    def run(module, given, do, **spread):
+        leaves = [x.clone().requires_grad_() for x in given.values()]
+        o = module(**dict(zip(given, leaves)), **spread)
+        return [o, *torch.autograd.grad(o, leaves, do)]
+
+    module, few = attn.Recurrence(library(name), defines={"D": D, "Dv": D}), operands(8192, D, H)
+    do = drawn(device, (1, H, 8192, D))[0].to(torch.bfloat16)
+    expected, sp, maps = run(module, few, do), attn.Spread(None, 8192, "zigzag"), _ranks.MAPS
+    for way, _ranks.MAPS in (("turns", maps), ("maps", 0)):
+        found = run(module, {n: sp.shard(x, 2) for n, x in few.items()}, sp.shard(do, 2), spread=sp)
+        worst = max(float((sp.unshard(x.detach(), 2).float() - y.float()).norm() / y.float().norm()) for x, y in zip(found, expected))
+        yield f"{name} by {way}: relative error {worst:.1e}", worst < 3e-2
+    _ranks.MAPS = maps
+    one, S = operands(S, D, H), S * ranks
+    call = lambda *x, **spread: module(**dict(zip(one, x)), **spread)  # noqa: E731
+    alone = measured(call, list(one.values()))
+    whole, sp = operands(S, D, H), attn.Spread(None, S)
+    own = [sp.shard(x, 2) for x in whole.values()]
+    for groups in 4, 8, 16:
+        _ranks.GROUPS = groups
+        f, b, _ = measured(lambda *x: call(*x, spread=sp), own)
+        yield (f"{name} S {S}, {groups} groups: alone {S // ranks} forward {alone[0]:.2f} ms, backward {alone[1]:.2f}; over {ranks} {f:.2f}: {alone[0] / f:.3f} of one; "
+               f"{b:.2f}: {alone[1] / b:.3f}"), None  # fmt: skip
+
+
 def documents(device, S, of=4096):
     r = torch.Generator().manual_seed(3)
     ends = torch.sort(torch.randint(0, S, (S // of,), generator=r)).values
@@ -318,7 +359,7 @@ def compile_all(names):
     wanted = [(name, {}, 64, e, p) for name in names for e in ("f32", "bf16") for p in ("fwd,bwd", "piece,bwd", "part,bwd")]
     for name, _, _, inputs in RATES:
         defines = {"D": 128, "Dv": 128, **({"WINDOW": inputs["WINDOW"]} if "WINDOW" in inputs else {})}
-        wanted += [(name, defines, 128, "bf16", p) for p in ("fwd", "fwd,bwd", "piece", "piece,bwd")]
+        wanted += [(name, defines, 128, "bf16", p) for p in ("fwd,bwd", "piece,bwd")]
     target = _torch._target(torch.device("cuda"))
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         made = [pool.submit(_torch._kernel, _torch._specify(library(n), None, d, (), (), 3, None), D, D, e, target, p) for n, d, D, e, p in wanted]
@@ -376,6 +417,7 @@ SECTIONS = {
     "rates": all_rates,
     "peers": peers,
     "flex": of_flex,
+    "recur": lambda device, ranks: recurrent(device, ranks, "gated_deltanet", 65536),
     "timeline": timelines,
 }  # fmt: skip
 
