@@ -174,6 +174,9 @@ static const Ex *intern(ExPool *p, const Ex *head, const Ex *const *args) {
     memcpy(e, head, sizeof *e);
     if (tail) memcpy(e->args, args, tail);
     e->id = p->n++;
+    _Static_assert(SYM_COUNT <= 64, "each has a bit of Ex.syms");
+    e->syms = e->op == EX_SYM ? UINT64_C(1) << e->sym : 0;
+    for (int i = 0; i < e->nargs; i++) e->syms |= args[i]->syms;
     if (p->n > p->cap / 2) grow(p);
     put(p, e);
     return e;
@@ -302,6 +305,20 @@ void ex_memo_put(Arena *a, ExMemo *m, const Ex *key, const void *value) {
     m->slots[i].value = value;
 }
 
+// Nodes by their ids, which are below that of the last root.
+typedef struct Seen {
+    uint64_t *bits;
+    const ExMemo *known;
+} Seen;
+
+// Whether it is met for the first time.
+static bool is_new(Seen *s, const Ex *e) {
+    uint64_t *word = &s->bits[e->id / 64], bit = UINT64_C(1) << e->id % 64;
+    if (*word & bit || ex_memo_has(s->known, e, NULL)) return false;
+    *word |= bit;
+    return true;
+}
+
 static int order_of(Arena *a, const ExMemo *known, const Ex *const *roots, int nroots,
                     const Ex ***order) {
     typedef struct Frame {
@@ -310,10 +327,12 @@ static int order_of(Arena *a, const ExMemo *known, const Ex *const *roots, int n
     } Frame;
     VEC(Frame) stack = {0};
     VEC(const Ex *) out = {0};
-    ExMemo seen = {0};
+    uint32_t last = 0;
+    for (int r = 0; r < nroots; r++)
+        if (roots[r]->id > last) last = roots[r]->id;
+    Seen seen = {ARENA_ARRAY(a, uint64_t, last / 64 + 1), known};
     for (int r = 0; r < nroots; r++) {
-        if (ex_memo_has(&seen, roots[r], NULL) || ex_memo_has(known, roots[r], NULL)) continue;
-        ex_memo_put(a, &seen, roots[r], NULL);
+        if (!is_new(&seen, roots[r])) continue;
         Frame first = {roots[r], 0};
         VEC_PUSH(a, &stack, first);
         while (stack.n) {
@@ -324,9 +343,7 @@ static int order_of(Arena *a, const ExMemo *known, const Ex *const *roots, int n
                 continue;
             }
             Frame arg = {top->e->args[top->next++], 0};
-            if (ex_memo_has(&seen, arg.e, NULL) || ex_memo_has(known, arg.e, NULL)) continue;
-            ex_memo_put(a, &seen, arg.e, NULL);
-            VEC_PUSH(a, &stack, arg);
+            if (is_new(&seen, arg.e)) VEC_PUSH(a, &stack, arg);
         }
     }
     *order = out.data;
@@ -374,7 +391,10 @@ static const Ex *subst_one(void *ctx, ExPool *p, const Ex *e) {
     return s->by;
 }
 
+static bool has_kind(const Ex *e, ExSym sym) { return e->syms >> sym & 1; }
+
 const Ex *ex_subst(ExPool *p, const Ex *e, ExSym sym, int index, const Ex *by) {
+    if (!has_kind(e, sym)) return e;
     Subst s = {sym, index, by};
     return ex_map(p, e, subst_one, &s);
 }
@@ -434,7 +454,8 @@ static bool is_use(void *ctx, const Ex *e) {
 }
 
 bool ex_uses(const Ex *e, ExSym sym, int index) {
-    return ex_any(e, is_use, &(Subst){sym, index, NULL});
+    if (!has_kind(e, sym)) return false;
+    return index < 0 || ex_any(e, is_use, &(Subst){sym, index, NULL});
 }
 
 static bool is_it(void *ctx, const Ex *e) { return e == ctx; }

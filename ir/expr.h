@@ -47,6 +47,7 @@ struct Ex {
             bool inside; // LOAD: every index is proved inside; otherwise a lowering clamps it
         };
     };
+    uint64_t syms; // a bit for each kind of symbol in it (ExSym)
     int nargs;
     const Ex *args[]; // LOAD: the indices
 };
