@@ -288,7 +288,7 @@ struct TileOp {
     int first;
     // MMA of f32: operands are rounded to tf32, 11 bits; sums stay f32.
     bool tf32;
-    unsigned marks; // MAP, STORE: of a schedule, by 1 << TileMark
+    unsigned marks; // MAP, STORE, FILL, REDO: of a schedule, by 1 << TileMark
     // MAP: after `after` elements of each thread were computed, wait until at most `pending` groups
     // of products are in flight; `after` -1: anywhere before results are narrowed, which is always
     // behind the wait. What the wait lands is known to be there behind the map.

@@ -478,6 +478,7 @@ static bool parse_redo(Parse *P, TileOp *op) {
         return shift && fail(P, "expected bits");
     if (!expect(P, "else") || !expect(P, "(") || !take_args(P, op) || !expect(P, ")")) return false;
     if (shift) tile_arg(P->p, op, shift);
+    take_marks(P, op);
     return parse_body(P, op);
 }
 

@@ -342,7 +342,9 @@ static void print_redo(Out *o, const TileOp *op) {
     }
     text_puts(o->text, " else (");
     for (int i = 1; i < stand; i++) use(o, i > 1 ? ", " : "", op->args.data[i]);
-    text_puts(o->text, ") ");
+    text_puts(o->text, ")");
+    print_marks(o, op);
+    text_puts(o->text, " ");
     block(o, &op->body);
 }
 

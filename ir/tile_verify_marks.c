@@ -1,4 +1,4 @@
-// tile_verify_marks.c: what a map, a scattered sum or a fill must be to be made in one of the ways of tile_marks.def.
+// tile_verify_marks.c: what a map, a redo, a scattered sum or a fill must be to be made in one of the ways of tile_marks.def.
 //
 // In: the current one, of a verifier that goes through a kernel. Out: whether each of its marks has what it is about.
 #include "ir/tile_decayed.h"
@@ -50,6 +50,7 @@ static bool goes_on(const TileOp *fill) {
 static bool may_be(const Verify *V, TileMark m) {
     if (V->op->kind == TILE_FILL) return m == TILE_AHEAD && goes_on(V->op);
     if (V->op->kind == TILE_STORE) return m == TILE_DIAGONALS && tile_scatters_diagonals(V->op);
+    if (V->op->kind == TILE_REDO) return m == TILE_EARLY && tile_role_of(V->op);
     switch (m) {
     case TILE_PAIRS: return is_pairs(V);
     case TILE_AHEAD: return is_ahead(V);
@@ -57,6 +58,7 @@ static bool may_be(const Verify *V, TileMark m) {
     case TILE_FACTORS: return tile_all_decayed(V->op);
     case TILE_LATE: return is_late(V->op);
     case TILE_HALVES: return is_halves(V->op);
+    case TILE_EARLY:
     case TILE_MARK_COUNT: break;
     }
     return false;

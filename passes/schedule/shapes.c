@@ -45,12 +45,23 @@ void shape_typical(ShapeClass c, int32_t *size) {
     size[SIZE_SQ] = size[SIZE_SK] = shapes[c].s;
 }
 
+// Where a tile has more than half of the class's keys those of one tile: a second one would be mostly empty.
+static int keys_of(const TileProgram *other, ShapeClass c) {
+    int most = shapes[c].keys;
+    for (int i = 0; i < other->kernels.n; i++) {
+        const TileKernel *k = other->kernels.data[i];
+        int tile = k->purpose == PURPOSE_ATTENTION ? k->schedule.knobs.keys : 0;
+        if (tile > most / 2 && tile < most) return tile;
+    }
+    return most;
+}
+
 // Launches in the class, but for those of classes before it.
-static const Ex *condition(ExPool *x, ShapeClass c) {
+static const Ex *condition(ExPool *x, const TileProgram *other, ShapeClass c) {
     const Ex *keys = ex_sym(x, SYM_SIZE, SIZE_SK, EX_I32);
     const Ex *queries = ex_sym(x, SYM_SIZE, SIZE_SQ, EX_I32);
     if (!shapes[c].keys) return ex_bool(x, true);
-    const Ex *in = ex_2(x, EX_LE, keys, ex_i32(x, shapes[c].keys));
+    const Ex *in = ex_2(x, EX_LE, keys, ex_i32(x, keys_of(other, c)));
     if (shapes[c].queries)
         in = ex_2(x, EX_OR, in, ex_2(x, EX_LE, queries, ex_i32(x, shapes[c].queries)));
     if (!shapes[c].rows) return in;
@@ -224,7 +235,7 @@ bool shape_join(TileProgram *p, const TileProgram *other, ShapeClass c) {
     }
     move_kernels(p, other, c);
     int *at = ARENA_ARRAY(p->arena, int, other->kernels.n);
-    const Ex *in = condition(p->pool, c);
+    const Ex *in = condition(p->pool, other, c);
     VEC(TilePlan) plans = {0};
     for (int i = 0; i < other->kernels.n; i++) at[i] = add_kernel(p, other->kernels.data[i], c);
     for (int i = 0; i < other->plans.n; i++) {

@@ -25,9 +25,10 @@ enum {
     PANEL = 64,           // columns of a panel of shared memory (128 bytes)
     OTHER_REGISTERS = 32, // of a thread, beside scores, weights and accumulator
     TEST_REGISTERS = 12,  // for more, and for what is looked up
-    LISTED = 2048,        // tiles of a section where each visits few: documents, 5% faster than 512
-    LONG_BODY = 1400,     // weight (ex_weight) of what is computed of an element
-    DEAR_MASK = 48,       // the same, of a mask
+    LISTED =
+        128, // tiles of a section where each visits few: documents, 1 to 2% faster than 512 and 2048
+    LONG_BODY = 1400,      // weight (ex_weight) of what is computed of an element
+    DEAR_MASK = 48,        // the same, of a mask
     GATHER_REGISTERS = 72, // of a thread of the producer that copies rows of pages
     SHARED_SLACK = 1024,   // barriers, the tile's number, alignment
 };
@@ -158,7 +159,8 @@ static bool fits_shared(const TileProgram *p, const TileKernel *k, Knobs s) {
 
 // Operations of the special function unit and reductions, of an element of the scores.
 typedef struct Work {
-    int special, reductions;
+    int special, reductions, extrema;
+    bool looks_up; // an input, where the pair is
 } Work;
 
 static void count_special(void *ctx, const Ex *e) {
@@ -166,14 +168,22 @@ static void count_special(void *ctx, const Ex *e) {
     ((Work *)ctx)->special += !divides && ex_op_cost(e->op, e->type) == C_SPECIAL;
 }
 
+static bool is_read(void *ctx, const Ex *e) {
+    (void)ctx;
+    return e->op == EX_LOAD && ex_uses(e, SYM_POS, -1);
+}
+
 // Of one map the weights and of the others everything: a sum of weights has them in it again.
 static Work work_of(const TileKernel *k, TileOp *loop) {
-    Work w = {0, 0};
+    Work w = {0};
     for (TileOp *op = loop->body.first; op; op = op->next) {
         if (op->kind != TILE_MAP || op->naxes < 2) continue;
         for (int i = 0; i < op->outs.n; i++) {
             bool again = op->outs.n > 1 && op->outs.data[i].reduce != EX_CONST;
-            w.reductions += op->outs.data[i].reduce != EX_CONST;
+            ExOp reduce = op->outs.data[i].reduce;
+            w.reductions += reduce != EX_CONST;
+            w.looks_up |= ex_any(op->outs.data[i].body, is_read, NULL);
+            w.extrema += reduce == EX_ROWMAX || reduce == EX_ROWMIN;
             if (!again) pass_visit_elements(k, op, op->outs.data[i].body, count_special, &w);
         }
     }
@@ -181,9 +191,9 @@ static Work work_of(const TileKernel *k, TileOp *loop) {
 }
 
 // Where weights cost nothing beside the products, or twice as much as an exponential, more of them
-// go before the wait, of the latter fewer where no maximum stands before them; where nothing is reduced
-// the assembler's own order is the best. Measured at 128 columns.
-enum { AFTER_CHEAP = 32, AFTER_DEAR = 40, AFTER_DEAR_FIXED = 20 };
+// go before the wait, of the latter fewer where no maximum stands before them, and fewer where something is looked up for
+// each; where nothing is reduced the assembler's own order is the best. Measured at 128 columns.
+enum { AFTER_CHEAP = 32, AFTER_DEAR = 40, AFTER_DEAR_FREE = 20, AFTER_LOOKED_UP = 24 };
 
 static int after_for(const TileKernel *k, Knobs s) {
     TileOp *loop = k->body.first;
@@ -192,7 +202,8 @@ static int after_for(const TileKernel *k, Knobs s) {
     Work w = work_of(k, loop);
     int after = s.after;
     if (w.special == 0) after = AFTER_CHEAP;
-    if (w.special > 1 && after) after = s.fixed_shift ? AFTER_DEAR_FIXED : AFTER_DEAR;
+    if (w.special > 1 && after) after = w.extrema ? AFTER_DEAR : AFTER_DEAR_FREE;
+    if (w.looks_up && !s.dense && after > AFTER_LOOKED_UP) after = AFTER_LOOKED_UP;
     if (w.special == 1 && !w.reductions) return -1;
     return after < s.keys / 2 ? after : s.keys / 2;
 }
@@ -207,11 +218,6 @@ bool pass_knows_few(const PassOptions *o, int d, int dv) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         knows |= rows[i].launches == SHAPE_FEW && rows[i].d >= wide;
     return knows && o->target.id == TARGET_SM90A;
-}
-
-static bool is_read(void *ctx, const Ex *e) {
-    (void)ctx;
-    return e->op == EX_LOAD && ex_uses(e, SYM_POS, -1);
 }
 
 // Whether the mask reads inputs where the pair is: its tiles are on lists (passes/mask/tilemap.c).

@@ -56,6 +56,14 @@ static bool is_alone(const TileOp *map) {
     return sums && makes && role->warpgroups == 1 && gives_tiles(role);
 }
 
+// Where warpgroups take no turns nobody's products are beside the end of a step: the question whether to do it again.
+static bool is_exposed(const TileOp *redo) {
+    const TileOp *role = tile_role_of(redo);
+    for (const TileOp *op = tile_next(&role->body, NULL); op; op = tile_next(&role->body, op))
+        if (op->kind == TILE_TURN) return false;
+    return true;
+}
+
 static unsigned marks_of(const TileProgram *p, const TileKernel *k, const TileOp *map) {
     int columns = column_axis(k, map);
     unsigned marks = 0;
@@ -108,6 +116,8 @@ void pass_mark(TileProgram *p) {
                 op->marks = marks_of(p, k, op);
             else if (op->kind == TILE_FILL && is_held(k, op))
                 op->marks = 1u << TILE_AHEAD;
+            else if (op->kind == TILE_REDO && is_exposed(op))
+                op->marks = 1u << TILE_EARLY;
             else if (tile_all_decayed(op) && op->results.data[0]->home == HOME_SHARED)
                 op->marks = 1u << TILE_FACTORS;
     }
