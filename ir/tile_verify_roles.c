@@ -191,6 +191,7 @@ bool verify_redo(Verify *V) {
     if (op->shift_bits && !check_bits(V, op->args.data[op->args.n - 1], op->shift_bits))
         return false;
     if (!V->role && !op->role) return verify_fail(V, "it stands outside roles");
+    if (!verify_marks(V)) return false;
     TileHome home = V->role ? HOME_FRAGMENT : HOME_ANY;
     for (int i = 0; i < op->results.n; i++) {
         const TileValue *v = op->results.data[i];

@@ -667,8 +667,7 @@ const char *abi_layout_name(AbiLayout layout) {
 
 const char *abi_role_name(AbiRole r) { return ROLES[r].name; }
 bool abi_output(const AbiVariant *v, const AbiTensor *t) {
-    bool back = v->phase == ABI_BWD || v->phase == ABI_PART_BWD || v->phase == ABI_PIECE_BWD;
-    return ROLES[t->role].output[back];
+    return ROLES[t->role].output[v->phase == ABI_BWD || v->phase == ABI_PART_BWD];
 }
 int abi_tensor_align(const AbiMeta *m, const AbiTensor *t) {
     int bytes = abi_dtype_bytes((AbiDtype)t->dtype);

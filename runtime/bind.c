@@ -29,9 +29,8 @@ typedef struct Binder {
 // ---- names
 
 static const char *phase_name(unsigned phase) {
-    static const char *const names[] = {
-        "forward", "backward",           "part", "combination", "backward of a part",
-        "piece",   "backward of a piece"};
+    static const char *const names[] = {"forward", "backward", "part", "combination",
+                                        "backward of a part"};
     return phase < ABI_PHASE_COUNT ? names[phase] : "phase of this number";
 }
 
