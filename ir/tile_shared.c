@@ -204,7 +204,7 @@ static int crossing_warps(const TileKernel *k, const TileOp *map) {
 int tile_crossing_bytes(const TileKernel *k) {
     int most = 1, rows = tile_grid_axis(k);
     bool shares = tile_by_groups(k) && k->schedule.knobs.share;
-    if (!shares && k->purpose != PURPOSE_CHUNK_GRADIENTS) return 0;
+    if (!shares && k->purpose != PURPOSE_ONE_CHUNK) return 0;
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
         int warps = crossing_warps(k, op);
         if (warps > most) most = warps;
@@ -284,7 +284,7 @@ typedef struct Life { // of a tile: between barriers, by number
 } Life;
 
 static bool is_straight(const TileKernel *k) {
-    if (k->purpose != PURPOSE_CHUNK_GRADIENTS) return false;
+    if (k->purpose != PURPOSE_ONE_CHUNK) return false;
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
         if (op->body.first || op->async || op->kind == TILE_PIPE) return false;
     return true;

@@ -5,6 +5,7 @@
 #include "ir/tile_shared.h"
 #include "passes/passes.h"
 #include "passes/schedule/schedule.h"
+#include "passes/tile/recur.h"
 #include "passes/tile/rewrite.h"
 
 #include <string.h>
@@ -220,18 +221,9 @@ static bool accepts_norm(const RecProgram *rec, const PassOptions *o, Diags *dia
     return false;
 }
 
-TileProgram *pass_recurrence(Arena *a, const Chunk *c, const PassOptions *o, Diags *diags) {
-    const RecProgram *rec = c->rec;
-    if (!accepts(rec->span, rec->D, rec->Dv, diags)) return NULL;
-    if (!accepts_norm(rec, o, diags)) return NULL;
+static TileProgram *forward(Arena *a, const Chunk *c, const PassOptions *o, Diags *diags) {
     TileProgram *p = algorithm(pass_build_recurrence(a, c, o, few_positions(&o->target)), o, diags);
-    return p && pass_finish(p, o, diags) && sums_all_columns(p, rec, diags) ? p : NULL;
-}
-
-TileProgram *pass_recurrence_backward_algorithm(Arena *a, const ChunkBack *back,
-                                                const PassOptions *o, Diags *diags) {
-    TileProgram *p = pass_build_recurrence_backward(a, back, o, diags);
-    return p ? algorithm(p, o, diags) : NULL;
+    return p && pass_finish(p, o, diags) ? p : NULL;
 }
 
 static bool has_room(const TileProgram *p) {
@@ -241,6 +233,38 @@ static bool has_room(const TileProgram *p) {
         if (bytes > most) most = bytes;
     }
     return most <= target_get(p->target)->shared_bytes;
+}
+
+// Positions of a chunk that several kernels have in common: as many as all have room for. With 64 what is made before takes longer than
+// the others gain (kda 2.98 ms instead of 2.23 on an H100).
+static void choose_positions(Arena *a, const Chunk *c, PassOptions *o) {
+    enum { MOST = 32, LEAST = 16 };
+    if (!recur_prepares(c, o) || o->schedule.said) return;
+    PassOptions own = *o;
+    own.seen = NULL;
+    o->schedule.said = own.schedule.said = 1u << KNOB_keys;
+    for (own.schedule.keys = MOST; own.schedule.keys > LEAST; own.schedule.keys /= 2) {
+        Diags quiet = diag_list(a);
+        TileProgram *p = forward(a, c, &own, &quiet);
+        if (p && has_room(p)) break;
+    }
+    o->schedule.keys = own.schedule.keys;
+}
+
+TileProgram *pass_recurrence(Arena *a, const Chunk *c, const PassOptions *o, Diags *diags) {
+    const RecProgram *rec = c->rec;
+    PassOptions own = *o;
+    if (!accepts(rec->span, rec->D, rec->Dv, diags)) return NULL;
+    if (!accepts_norm(rec, o, diags)) return NULL;
+    choose_positions(a, c, &own);
+    TileProgram *p = forward(a, c, &own, diags);
+    return p && sums_all_columns(p, rec, diags) ? p : NULL;
+}
+
+TileProgram *pass_recurrence_backward_algorithm(Arena *a, const ChunkBack *back,
+                                                const PassOptions *o, Diags *diags) {
+    TileProgram *p = pass_build_recurrence_backward(a, back, o, diags);
+    return p ? algorithm(p, o, diags) : NULL;
 }
 
 static bool has_kernels(Arena *a, const ChunkBack *back, const PassOptions *o) {

@@ -142,9 +142,9 @@ Val cg_shared_element(Cg *cg, const TileValue *v, int layout, const int *part);
 // ---- maps into shared memory (cooperative.c)
 void cg_cooperative_map(Cg *cg, const TileOp *op);
 
-// The backward of a recurrence: a block has a few warps, which have nothing else to do while they wait.
+// The backward of a recurrence, or a kernel of one chunk: a block has a few warps, which have nothing else to do while they wait.
 static inline bool cg_recurs_back(const Cg *cg) {
-    return cg->p->recurrence && cg->p->phase == PHASE_BWD;
+    return cg->p->recurrence && (cg->p->phase == PHASE_BWD || cg->k->purpose == PURPOSE_ONE_CHUNK);
 }
 // ---- operations of all threads whose operands and results lie in shared memory (together.c)
 bool cg_is_together(Cg *cg, const TileOp *op);

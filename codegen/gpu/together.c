@@ -296,7 +296,8 @@ static int lines_of(Cg *cg, const Line *l, int i) {
 static bool is_shared(Cg *cg, const Line *l, int i) {
     int lanes = cg->target->lanes, each = (l->n + lanes - 1) / lanes, lines = lines_of(cg, l, i);
     bool along =
-        cg->k->purpose == PURPOSE_CHUNK_GRADIENTS ||
+        (cg->k->purpose == PURPOSE_ONE_CHUNK &&
+         l->e->op->args.n) ||                           // of what lies in shared memory
         l->axis == l->e->op->axes[l->e->op->naxes - 1]; // places follow each other in memory
     bool few = 2 * lines <= lanes || (along && l->n >= lanes && lines < cg_gpu(cg)->threads);
     return few && !out_of(l, i)->by && l->n % each == 0;
@@ -315,6 +316,8 @@ static bool goes_along(Cg *cg, const Line *l) {
 
 static void walk_lines(Cg *cg, const Line *l) {
     int step = l->n % AT_ONCE ? 1 : AT_ONCE;
+    bool long_line = l->n > 2 * step && l->n % (2 * step) == 0;
+    if (long_line && cg->k->purpose == PURPOSE_ONE_CHUNK && !l->e->op->args.n) step *= 2;
     for (int i = 0; i < l->count; i++)
         if (out_of(l, i)->scan && !reads_ahead(cg)) step = 1;
     Deal d = deal_numbers(cg, lines_of(cg, l, 0));
@@ -413,6 +416,15 @@ static bool in_rows(Cg *cg, const TileOp *map, int first, int count, int each) {
     return all;
 }
 
+// The elements from the one at hand on, as one store.
+static void put_row(Cg *cg, const Elem *e, const TileValue *v, const Val *x, int step, int n) {
+    LLVMTypeRef type = cg_dtype(cg, v->dtype);
+    Val all = LLVMGetPoison(cg_vector(type, n));
+    for (int j = 0; j < n; j++)
+        all = cg_insert(cg, all, cg_write(cg, x[j * step], v->dtype), cg_i32(cg, j));
+    LLVMSetAlignment(cg_store(cg, all, pointer(cg, e, v)), (unsigned)(n * dtype_bytes(v->dtype)));
+}
+
 // Several elements of a thread are read before the first is stored.
 static void make_elements(Cg *cg, Elem *e, int first, int count) {
     const TileValue *v = e->op->results.data[first];
@@ -428,11 +440,14 @@ static void make_elements(Cg *cg, Elem *e, int first, int count) {
     for (int pass = 0; pass < 2; pass++)
         for (int j = 0; j < each; j++) {
             at_number(cg, e, v, -1, cg_plus(cg, begin, row ? j : j * (all / each)));
+            if (row && pass && j) continue;
             cg_elem_begin(cg, &at);
             e->in_piece = j;
             for (int i = 0; i < count; i++) {
                 Val *to = &x[j * count + i];
-                if (pass)
+                if (row && pass)
+                    put_row(cg, e, e->op->results.data[first + i], to, count, each);
+                else if (pass)
                     put(cg, e, e->op->results.data[first + i], *to);
                 else
                     *to = cg_expr(cg, e->op->outs.data[first + i].body, &at);
@@ -496,11 +511,25 @@ static Val number_at(Cg *cg, const Elem *e, int d, Val *in) {
     return i;
 }
 
+// Elements that are one access: those of a row follow each other here and there, and begin at whole pieces.
+static int at_once(Cg *cg, const TileOp *op) {
+    const TileTensor *t = &cg->p->tensors.data[op->tensor];
+    const TileValue *v = op->args.data[0];
+    int last = t->rank - 1, n = HOME_PIECE / dtype_bytes(t->dtype);
+    if (op->add || v->rank != 2 || v->dtype != t->dtype || !dtype_half(t->dtype)) return 1;
+    const Ex *columns = t->extent[last];
+    bool whole = columns->op == EX_CONST && columns->i % n == 0 &&
+                 extent(cg, v->axis[1]) % n == 0 && op->coord[last].axis == v->axis[1];
+    return whole && tile_is_operand(cg->p, t) && follow(cg, v, v->axis[1]) ? n : 1;
+}
+
 static void store(Cg *cg, const TileOp *op) {
     const TileTensor *t = &cg->p->tensors.data[op->tensor];
     const TileValue *v = op->args.data[0];
     Elem e = {.op = op};
-    Deal d = deal(cg, &e, v);
+    int n = at_once(cg, op);
+    Deal d = deal_numbers(cg, count_of(cg, v, -1) / n);
+    at_number(cg, &e, v, -1, cg_times(cg, d.at, n));
     Val at = cg_i64(cg, 0), in = NULL;
     for (int i = 0; i < t->rank; i++) {
         Val number = cg_sext(cg, number_at(cg, &e, i, &in), cg->i64);
@@ -508,8 +537,14 @@ static void store(Cg *cg, const TileOp *op) {
     }
     Blk out = in ? cg_if(cg, in, "store") : NULL;
     Val base = cg_global(cg, cg_origin(cg, op));
-    Val p = cg_element(cg, cg_dtype(cg, t->dtype), base, at), x = get(cg, &e, v);
-    if (op->add)
+    Val p = cg_element(cg, cg_dtype(cg, t->dtype), base, at), x = NULL;
+    if (n == 1) x = get(cg, &e, v);
+    if (n > 1) {
+        LLVMTypeRef piece = cg_vector(cg_dtype(cg, t->dtype), n);
+        Val all = cg_load(cg, piece, pointer(cg, &e, v));
+        LLVMSetAlignment(all, HOME_PIECE);
+        LLVMSetAlignment(cg_store(cg, all, p), HOME_PIECE);
+    } else if (op->add)
         cg_gpu(cg)->hooks->add(cg, x, p);
     else
         cg_store(cg, cg_write(cg, x, t->dtype), p);
@@ -523,7 +558,7 @@ bool cg_is_together(Cg *cg, const TileOp *op) {
     if (!tile_makes_shared(op) || cg_is_spread(op)) return false;
     bool more = !map || op->results.n > 1 || tile_scans(op) || op->outs.data[0].reduce == EX_CONST;
     for (int i = 0; i < op->results.n; i++) more |= op->results.data[i]->rank != 1;
-    more |= cg->k->purpose == PURPOSE_CHUNK_GRADIENTS; // a tile's, not all positions
+    more |= cg->k->purpose == PURPOSE_ONE_CHUNK; // a tile's, not all positions
     return more;
 }
 

@@ -12,6 +12,8 @@
 #include "codegen/nvptx/nvptx.h"
 #include "ir/tile_decayed.h"
 
+#include <math.h>
+
 enum { BLOCK = 16, HALF = 8, MOST = 8 }; // positions; columns at a time; results of a map
 
 typedef struct Block {
@@ -21,8 +23,10 @@ typedef struct Block {
     Val row, column;    // first position of the rows t, of the columns u
     Val from;           // r
     Val begin;          // position of row 0
-    Val good;           // i1: all powers are within their bound
+    Val worst;          // of the powers' exponents the largest, or no number
+    bool zeros;         // some decay of the chunk may be 0
     int channels, size; // of a tile, and of those the ones that count
+    int halves;         // of 8 columns, that a warp makes at a time of scores
 } Block;
 
 // ---- elements
@@ -67,13 +71,15 @@ static Val counted(Cg *cg, const Block *b, Val channel, Val x) {
 
 // ---- the two factors
 
-static void must_hold(Cg *cg, Block *b, Val in) { b->good = cg_and(cg, b->good, in); }
+static void must_hold(Cg *cg, Block *b, Val in) {
+    b->worst = cg_select(cg, in, b->worst, cg_f32(cg, INFINITY));
+}
 
 static Val power(Cg *cg, Block *b, Val channel, Val x) {
-    int most = cg->p->dtype == DT_F16 ? 8 : 100;
     Val size = counted(cg, b, channel, x);
     size = cg_intrinsic(cg, "llvm.fabs", &cg->f32, 1, &size, 1);
-    must_hold(cg, b, at_most(cg, size, cg_f32(cg, most)));
+    Val both[] = {b->worst, size};
+    b->worst = cg_intrinsic(cg, "llvm.maximum", &cg->f32, 1, both, 2);
     return nv_math(cg, EX_EXP2, &x);
 }
 
@@ -81,14 +87,15 @@ static Val power(Cg *cg, Block *b, Val channel, Val x) {
 static void row_factors(Cg *cg, Block *b, const TileDecayed *d, Val t, Val channel, int n, Val *f) {
     Val sum[2], zero[2], sum_r[2], zero_r[2];
     load(cg, d->sum, t, channel, n, sum);
-    load(cg, d->zero, t, channel, n, zero);
     load(cg, d->sum, b->from, channel, n, sum_r);
-    load(cg, d->zero, b->from, channel, n, zero_r);
+    if (b->zeros) load(cg, d->zero, t, channel, n, zero);
+    if (b->zeros) load(cg, d->zero, b->from, channel, n, zero_r);
     for (int c = 0; c < n; c++) {
-        Val at = cg_plus(cg, channel, c), kept = at_most(cg, zero[c], zero_r[c]);
+        Val at = cg_plus(cg, channel, c);
+        f[c] = counted(cg, b, at, power(cg, b, at, minus(cg, sum[c], sum_r[c])));
+        if (!b->zeros) continue;
         must_hold(cg, b, at_most(cg, counted(cg, b, at, zero[c]), position(cg, b, b->row)));
-        f[c] = zero_unless(cg, kept, power(cg, b, at, minus(cg, sum[c], sum_r[c])));
-        f[c] = counted(cg, b, at, f[c]);
+        f[c] = zero_unless(cg, at_most(cg, zero[c], zero_r[c]), f[c]);
     }
 }
 
@@ -98,11 +105,11 @@ static void column_factors(Cg *cg, Block *b, const TileDecayed *d, Val u, Val ch
     Val sum[2], sum_r[2], zero_r[2];
     load(cg, d->at_write, u, channel, n, sum);
     load(cg, d->sum, b->from, channel, n, sum_r);
-    load(cg, d->zero, b->from, channel, n, zero_r);
+    if (b->zeros) load(cg, d->zero, b->from, channel, n, zero_r);
     for (int c = 0; c < n; c++) {
-        Val at = cg_plus(cg, channel, c), kept = at_most(cg, zero_r[c], position(cg, b, u));
-        f[c] = zero_unless(cg, kept, power(cg, b, at, minus(cg, sum_r[c], sum[c])));
-        f[c] = counted(cg, b, at, f[c]);
+        Val at = cg_plus(cg, channel, c);
+        f[c] = counted(cg, b, at, power(cg, b, at, minus(cg, sum_r[c], sum[c])));
+        if (b->zeros) f[c] = zero_unless(cg, at_most(cg, zero_r[c], position(cg, b, u)), f[c]);
     }
 }
 
@@ -128,21 +135,26 @@ static void put(Cg *cg, const TileValue *v, Val row, Val column, Val x) {
 static void on_diagonal(Cg *cg, Block *b, Val is) {
     Val middle = cg_select(cg, is, cg_i32(cg, HALF), cg_i32(cg, 0));
     b->from = cg_add(cg, b->row, middle);
-    b->good = LLVMConstInt(cg->i1, 1, false);
+    b->worst = cg_f32(cg, 0);
 }
 
 // What follows, until cg_end_if, is for blocks on the diagonal whose factor cannot be split.
 static Blk unless_good(Cg *cg, const Block *b, Val diagonal) {
-    Val good = nv_every(cg, b->good);
+    int most = cg->p->dtype == DT_F16 ? 8 : 100;
+    Val good = nv_every(cg, at_most(cg, b->worst, cg_f32(cg, most)));
     return cg_if(cg, cg_and(cg, diagonal, LLVMBuildNot(cg->b, good, "")), "pairs");
 }
 
 // ---- scores: the sum over channels of 8 columns u of a block
 
+// Of half h and result i the elements 4 (h n + i) + e.
+static int sums_of(const Block *b) { return 4 * b->op->outs.n * b->halves; }
+
 static void put_scores(Cg *cg, const Block *b, Val column, const Val *acc) {
-    for (int i = 0; i < 4 * b->op->outs.n; i++)
-        put(cg, b->op->results.data[i / 4], result_row(cg, b, b->row, i % 4),
-            result_column(cg, b, column, i % 4), acc[i]);
+    int n = 4 * b->op->outs.n;
+    for (int i = 0; i < sums_of(b); i++)
+        put(cg, b->op->results.data[i % n / 4], result_row(cg, b, b->row, i % 4),
+            result_column(cg, b, cg_plus(cg, column, HALF * (i / n)), i % 4), acc[i]);
 }
 
 static Val word(Cg *cg, Block *b, const TileDecayed *d, bool left, Val row, Val channel) {
@@ -161,10 +173,13 @@ static void multiply_channels(Cg *cg, Block *b, Val column, Val channel, Val *ac
         for (int j = 0; j < 4; j++)
             left[j] = word(cg, b, d, true, result_row(cg, b, b->row, 2 * (j % 2)),
                            cg_plus(cg, channel, HALF * (j / 2)));
-        for (int j = 0; j < 2; j++)
-            right[j] =
-                word(cg, b, d, false, cg_add(cg, column, b->g), cg_plus(cg, channel, HALF * j));
-        nv_mma16(cg, d->read->dtype, &acc[4 * i], left, right[0], right[1]);
+        for (int h = 0; h < b->halves; h++) {
+            Val from = cg_plus(cg, cg_add(cg, column, b->g), HALF * h);
+            for (int j = 0; j < 2; j++)
+                right[j] = word(cg, b, d, false, from, cg_plus(cg, channel, HALF * j));
+            nv_mma16(cg, d->read->dtype, &acc[4 * (h * b->op->outs.n + i)], left, right[0],
+                     right[1]);
+        }
     }
 }
 
@@ -173,12 +188,13 @@ static void clear(Cg *cg, Val *acc, int n) {
 }
 
 static void score_pairs(Cg *cg, const Block *b, Val column, Val *acc) {
-    int n = 4 * b->op->outs.n;
+    int n = sums_of(b), half = 4 * b->op->outs.n;
     clear(cg, acc, n);
     CgTurns turns = cg_turns(cg, cg_i32(cg, 0), acc, n);
     for (int i = 0; i < n; i++) {
-        const TileDecayed *d = &b->of[i / 4];
-        Val t = result_row(cg, b, b->row, i % 4), u = result_column(cg, b, column, i % 4);
+        const TileDecayed *d = &b->of[i % half / 4];
+        Val t = result_row(cg, b, b->row, i % 4),
+            u = result_column(cg, b, cg_plus(cg, column, HALF * (i / half)), i % 4);
         Val x = times(cg, element(cg, d->read, t, turns.i), element(cg, d->write, u, turns.i));
         acc[i] = plus(cg, acc[i], times(cg, x, whole_factor(cg, b, d, t, u, turns.i)));
     }
@@ -189,16 +205,16 @@ static void score_pairs(Cg *cg, const Block *b, Val column, Val *acc) {
 
 static void make_scores(Cg *cg, Block *b, Val column, Val diagonal) {
     enum { AT_ONCE = 2 * BLOCK };
-    int step = b->channels % AT_ONCE ? BLOCK : AT_ONCE, n = 4 * b->op->outs.n;
-    Val acc[4 * MOST + 1];
+    int step = b->channels % AT_ONCE ? BLOCK : AT_ONCE, n = sums_of(b);
+    Val acc[8 * MOST + 1];
     on_diagonal(cg, b, diagonal);
     clear(cg, acc, n);
-    acc[n] = b->good;
+    acc[n] = b->worst;
     CgTurns turns = cg_turns(cg, cg_i32(cg, 0), acc, n + 1);
-    b->good = acc[n];
+    b->worst = acc[n];
     for (int k = 0; k < step; k += BLOCK)
         multiply_channels(cg, b, column, cg_add(cg, cg_plus(cg, turns.i, k), b->t2), acc);
-    acc[n] = b->good;
+    acc[n] = b->worst;
     Val next = cg_plus(cg, turns.i, step);
     cg_end_turns(cg, &turns, next, cg_below(cg, next, b->channels), acc);
     put_scores(cg, b, column, acc);
@@ -207,13 +223,16 @@ static void make_scores(Cg *cg, Block *b, Val column, Val diagonal) {
     cg_end_if(cg, done);
 }
 
+// Of several blocks a warp makes a whole one: what is left of the product then serves both halves.
 static void all_scores(Cg *cg, Block *b, int positions) {
-    int halves = positions / HALF;
-    CgCount tasks = cg_count(cg, nv_state(cg)->warp, cg_i32(cg, positions / BLOCK * halves), NULL);
-    Val row = cg_over(cg, tasks.i, halves), half = cg_modulo(cg, tasks.i, halves);
-    Val of_column = cg_over(cg, half, 2), column = cg_times(cg, half, HALF), none[4 * MOST];
+    b->halves = positions > BLOCK ? 2 : 1;
+    int parts = positions / HALF / b->halves;
+    CgCount tasks = cg_count(cg, nv_state(cg)->warp, cg_i32(cg, positions / BLOCK * parts), NULL);
+    Val row = cg_over(cg, tasks.i, parts), part = cg_modulo(cg, tasks.i, parts);
+    Val column = cg_times(cg, part, HALF * b->halves), of_column = cg_over(cg, column, BLOCK),
+        none[8 * MOST];
     b->row = cg_times(cg, row, BLOCK);
-    clear(cg, none, 4 * b->op->outs.n);
+    clear(cg, none, sums_of(b));
     Blk done = cg_if(cg, cg_less(cg, row, of_column), "above");
     put_scores(cg, b, column, none);
     cg_end_if(cg, done);
@@ -362,8 +381,39 @@ static void all_sums(Cg *cg, Block *b, int positions) {
     }
 }
 
+// Whether no decay of the chunk is 0: the same for all lanes.
+static Val has_no_zero(Cg *cg, const Block *b, int positions) {
+    Val none = LLVMConstInt(cg->i1, 1, false), last = cg_i32(cg, positions - 1);
+    for (int i = 0; i < b->op->outs.n; i++)
+        for (int c = 0; c < b->channels; c += NV_WARP) {
+            Val channel = cg_plus(cg, nv_state(cg)->gpu.lane, c);
+            Val in = cg_below(cg, channel, b->channels);
+            Val at = element(cg, b->of[i].zero, last, cg_select(cg, in, channel, cg_i32(cg, 0)));
+            Val before = LLVMBuildFCmp(cg->b, LLVMRealOLT, at, position(cg, b, cg_i32(cg, 0)), "");
+            none = cg_and(cg, none, before);
+        }
+    return nv_every(cg, none);
+}
+
+// Most chunks have no decay of 0, and are spared what asks for them.
+static void scores(Cg *cg, Block *b, int positions) {
+    if (positions <= BLOCK) {
+        all_scores(cg, b, positions);
+        return;
+    }
+    Val none = has_no_zero(cg, b, positions);
+    Blk done = cg_if(cg, none, "no_zeros");
+    b->zeros = false;
+    all_scores(cg, b, positions);
+    cg_end_if(cg, done);
+    done = cg_if(cg, LLVMBuildNot(cg->b, none, ""), "zeros");
+    b->zeros = true;
+    all_scores(cg, b, positions);
+    cg_end_if(cg, done);
+}
+
 void nv_decayed(Cg *cg, const TileOp *op) {
-    Block b = {.op = op};
+    Block b = {.op = op, .zeros = true};
     for (int i = 0; i < op->outs.n; i++) tile_is_decayed(op, i, &b.of[i]);
     const TileDecayed *d = &b.of[0];
     const TileAxis *channels = &cg->k->axes[d->channels];
@@ -375,5 +425,5 @@ void nv_decayed(Cg *cg, const TileOp *op) {
     b.g = cg_lshr(cg, lane, cg_i32(cg, 2));
     b.t2 = cg_times(cg, cg_and(cg, lane, cg_i32(cg, 3)), 2);
     b.begin = cg_tile_begin(cg, d->rows);
-    (d->over == d->channels ? all_scores : all_sums)(cg, &b, positions);
+    (d->over == d->channels ? scores : all_sums)(cg, &b, positions);
 }

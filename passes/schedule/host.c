@@ -76,7 +76,7 @@ static bool is_summed(const TileKernel *k, int axis) {
 // Tiles of equal width; one where a row of v or o is summed, or all is of one chunk.
 static int columns_of_chunks(const TileKernel *k, int lanes) {
     int axis = tile_grid_axis(k), n = k->axes[axis].size->i;
-    bool whole = is_summed(k, axis) || k->purpose == PURPOSE_CHUNK_GRADIENTS;
+    bool whole = is_summed(k, axis) || k->purpose == PURPOSE_ONE_CHUNK;
     int tiles = whole ? 1 : (n + HOST_COLUMNS - 1) / HOST_COLUMNS;
     return pass_padded((n + tiles - 1) / tiles, lanes);
 }

@@ -133,7 +133,7 @@ static bool lies(const Lay *s) {
     int rows = layout_covers(&l, s->row);
     int warps = k->schedule.warps / layout_count(&l, LAYOUT_WARP), extent = k->axes[s->row].extent;
     if (s->kind == MMA_WGMMA && extent == rows) return warps > 0; // warpgroups have columns each
-    if ((tile_by_groups(k) || k->purpose == PURPOSE_CHUNK_GRADIENTS) && extent < rows * warps)
+    if ((tile_by_groups(k) || k->purpose == PURPOSE_ONE_CHUNK) && extent < rows * warps)
         return extent >= rows && rows * warps % extent == 0;
     return warps > 0 && extent >= rows * warps && extent % (rows * warps) == 0;
 }

@@ -54,7 +54,7 @@ static bool is_shared(const Block *b, const TileValue *v) {
 }
 
 static bool is_put(const Block *b, const TileValue *v) {
-    return b->k.purpose == PURPOSE_CHUNK_GRADIENTS && pass_goes_through(b->p, &b->k, v);
+    return b->k.purpose == PURPOSE_ONE_CHUNK && pass_goes_through(b->p, &b->k, v);
 }
 
 // Loops that the one around an operation becomes, at most (passes/mask/classify.c).

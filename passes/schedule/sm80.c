@@ -113,8 +113,8 @@ static Extents extents_of(const TileProgram *p, const TileKernel *k, Knobs s) {
                e.rows % (32 * warps_of(k, s)) == 0)
             e.rows /= 2;
     }
-    while (pass_makes_together(k) && e.rows > 16 * s.warps && p->D * e.rows > STATE * 32 * s.warps)
-        e.rows /= 2;
+    bool state = pass_makes_together(k) && tile_has(&k->body, TILE_MMA); // no product: no state
+    while (state && e.rows > 16 * s.warps && p->D * e.rows > STATE * 32 * s.warps) e.rows /= 2;
     return e;
 }
 
@@ -412,7 +412,7 @@ bool pass_tile_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
         Knobs s = is_few ? few : gradients && free ? for_gradients(p, k, main) : main;
         if (k->purpose == PURPOSE_DELTA && free) // several sums over pairs, each of two scores
             s = with_registers(p, k, with_room(p, k, s), registers_for(p, s) / 2);
-        if (k->purpose == PURPOSE_CHUNK_GRADIENTS) s = for_chunk_gradients(p, k, s);
+        if (k->purpose == PURPOSE_ONE_CHUNK) s = for_chunk_gradients(p, k, s);
         if (k->purpose == PURPOSE_FEW) s = for_few(p, k, s);
         if (k->purpose == PURPOSE_STEPS) s = for_steps(p, k, s);
         if (k->purpose == PURPOSE_STARTS) s = for_starts(s);

@@ -28,6 +28,9 @@ static bool needs_all(const TileKernel *k, const TileOp *op) {
     bool chunk = pass_is_chunk(k), loaded = true;
     for (int i = 0; i < op->args.n; i++)
         loaded &= op->args.data[i]->def && op->args.data[i]->def->kind == TILE_LOAD;
+    if (chunk && op->kind == TILE_MAP &&
+        !op->args.n) // numbers of channels, which each thread would read
+        all |= op->naxes == 1 && k->axes[op->axes[0]].whole;
     for (int i = 0; i < op->outs.n && chunk; i++) // a sum over the warps, or of what is no tile
         all |= op->outs.data[i].reduce != EX_CONST &&
                (!loaded || op->outs.data[i].reduce_axis == tile_grid_axis(k));
@@ -37,7 +40,7 @@ static bool needs_all(const TileKernel *k, const TileOp *op) {
 bool pass_is_chunk(const TileKernel *k) {
     return k->purpose == PURPOSE_CHUNK || k->purpose == PURPOSE_FEW ||
            k->purpose == PURPOSE_STATES || k->purpose == PURPOSE_ADJOINT ||
-           k->purpose == PURPOSE_CHUNK_GRADIENTS;
+           k->purpose == PURPOSE_ONE_CHUNK;
 }
 
 bool pass_makes_together(const TileKernel *k) {
@@ -140,6 +143,7 @@ static bool wants_shared(const TileProgram *p, const TileKernel *k, const TileOp
     bool through = false;
     for (int i = 0; i < op->results.n && is_elementwise(op); i++)
         through |= pass_goes_through(p, k, op->results.data[i]);
+    through |= !tile_has(&k->body, TILE_MMA); // which alone wants registers
     return through || lacks_rows(k, op) || pass_goes_through_rows(k, op) || is_of_shared(p, k, op);
 }
 
@@ -163,7 +167,7 @@ static bool give_chunk_homes(const TileProgram *p, TileKernel *k) {
 
 void pass_together(const TileProgram *p, TileKernel *k) {
     const Target *target = target_get(p->target);
-    if (k->purpose == PURPOSE_CHUNK_GRADIENTS) {
+    if (k->purpose == PURPOSE_ONE_CHUNK) {
         while (give_chunk_homes(p, k)) continue;
         return;
     }
@@ -184,7 +188,7 @@ void pass_together(const TileProgram *p, TileKernel *k) {
 
 // Where it is first asked for.
 void pass_put_through(TileProgram *p, TileKernel *k) {
-    if (k->purpose != PURPOSE_CHUNK_GRADIENTS) return;
+    if (k->purpose != PURPOSE_ONE_CHUNK) return;
     TileValue **put = ARENA_ARRAY(p->arena, TileValue *, k->nvalues + 1);
     int n = k->nvalues;
     for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))

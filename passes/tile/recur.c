@@ -412,13 +412,24 @@ static TileValue *add_write(Recur *r, const Write *w, TileValue *state) {
     return recur_product(r, "S", elem, recur_operand(r, "xs", x), state, r->D, r->E);
 }
 
+// By the chunk's decays. A factor of 0 forgets what is infinite, too.
+TileValue *recur_decayed_state(Recur *r, TileValue *state) {
+    const Decays *d = &r->decay;
+    TileOp *map = recur_open(r, r->D, r->c->channel ? -1 : r->E, -1);
+    if (!r->c->channel)
+        return recur_out(r, map, "d",
+                         recur_from_start(r, map, d->end, d->zero_end, recur_in(r, map, state)));
+    TileValue *left =
+        recur_out(r, map, "le", recur_from_start(r, map, d->end, d->zero_end, recur_number(r, 1)));
+    map = recur_open(r, r->D, r->E, -1);
+    const Ex *by = recur_in(r, map, left), *none = recur_number(r, 0);
+    return recur_out(r, map, "d",
+                     ex_select(r->x, ex_2(r->x, EX_EQ, by, none), none,
+                               recur_times(r, recur_in(r, map, state), by)));
+}
+
 TileValue *recur_new_state(Recur *r, const Write *w, TileValue *state) {
-    if (r->c->decay) {
-        TileOp *map = recur_open(r, r->D, r->E, -1);
-        state = recur_out(
-            r, map, "d",
-            recur_from_start(r, map, r->decay.end, r->decay.zero_end, recur_in(r, map, state)));
-    }
+    if (r->c->decay) state = recur_decayed_state(r, state);
     for (int i = 0; i < r->c->nwrites; i++)
         if (w[i].x) state = add_write(r, &w[i], state);
     return state;
@@ -656,8 +667,10 @@ static void build_chain(Recur *r, const char *name, TilePurpose purpose) {
                 recur_chunks(r, "S", first, ex_symbol(r->x, SYM_STEP), forward_chunk, r), r->D);
 }
 
-static void add_plan(Recur *r, const Ex *when, int from, int to) {
+// before: a kernel that stands before them; -1: none.
+static void add_plan(Recur *r, const Ex *when, int before, int from, int to) {
     TilePlan plan = {.when = when};
+    if (before >= 0) VEC_PUSH(r->arena, &plan.kernels, before);
     for (int i = from; i < to; i++) VEC_PUSH(r->arena, &plan.kernels, i);
     VEC_PUSH(r->arena, &r->p->plans, plan);
 }
@@ -674,7 +687,7 @@ static int most_steps(const Recur *r) {
 static void add_few(Recur *r, int positions) {
     const Ex *all = pass_at_launch(r->p, recur_size(r, RSIZE_S));
     int last = r->p->kernels.n - 1;
-    add_plan(r, ex_2(r->x, EX_LE, all, ex_i32(r->x, positions)), last, last + 1);
+    add_plan(r, ex_2(r->x, EX_LE, all, ex_i32(r->x, positions)), -1, last, last + 1);
 }
 
 static void build_few(Recur *r, int few) {
@@ -688,14 +701,16 @@ static void build_few(Recur *r, int few) {
     add_few(r, few);
 }
 
-static void build_segments(Recur *r) {
+// What it returns is the workspace so far.
+static int build_segments(Recur *r, int before) {
     Segments s = recur_segments(r, 0, 0);
     int from = r->p->kernels.n;
     recur_segment_starts(&s, r->state0, r->state);
     recur_segment_kernel(&s, "segments", PURPOSE_CHUNK);
     recur_chunks(r, "S", recur_segment_first(&s, "S"), ex_symbol(r->x, SYM_STEP), forward_chunk, r);
     const Ex *several = ex_2(r->x, EX_LT, ex_i32(r->x, 1), recur_size(r, s.number));
-    add_plan(r, several, from, r->p->kernels.n);
+    add_plan(r, several, before, from, r->p->kernels.n);
+    return s.works;
 }
 
 TileProgram *recur_program(Arena *a, const RecProgram *rec, const PassOptions *o) {
@@ -718,7 +733,13 @@ TileProgram *pass_build_recurrence(Arena *a, const Chunk *c, const PassOptions *
     add_tensors(&r, o->dtype);
     build_chain(&r, "fwd", PURPOSE_CHUNK);
     if (few) build_few(&r, few);
-    if (!o->batch) build_segments(&r);
-    add_plan(&r, NULL, 0, 1);
+    Prepare prepare = {.index = -1};
+    if (recur_prepares(c, o)) {
+        r.p->chunks = pass_size(r.p, "chunks", ex_i32(r.x, 1));
+        recur_prepare(&prepare, &r, "prepared", 0, r.p->chunks);
+    }
+    if (!o->batch) prepare.works = build_segments(&r, prepare.index);
+    if (r.p->chunks) recur_cut(&prepare, 0);
+    add_plan(&r, NULL, prepare.index, 0, 1);
     return r.p;
 }

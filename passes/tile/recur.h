@@ -107,6 +107,7 @@ const Ex *recur_from_start(Recur *r, TileOp *map, Sum sum, TileValue *zero, cons
 TileValue *recur_scores(Recur *r, const char *name, Dtype t, const Read *read, const Write *write,
                         Number of_row);
 TileValue *recur_of_state(Recur *r, const char *name, const Read *read, TileValue *state);
+TileValue *recur_decayed_state(Recur *r, TileValue *state);
 TileValue *recur_new_state(Recur *r, const Write *w, TileValue *state);
 void recur_make_writes(Recur *r, Write *w, TileValue *state);
 int recur_tensor(Recur *r, const char *name, TensorRole role, Dtype t, int heads, const Ex *rows,
@@ -134,6 +135,28 @@ TileValue *recur_loop(Recur *r, const char *name, int axis, TileValue *first, co
 
 // Position after position, without products.   recur_steps.c
 void recur_steps(Recur *r);
+
+// What needs no state, made before by a kernel of its own.   recur_prepare.c
+typedef struct Taken { // what is made before
+    TileValue *v;      // in the kernel that makes it
+    int tensor, input; // where it lies; what expressions call it, -1: it is a tile
+} Taken;
+
+typedef struct Prepare {
+    Recur *r;
+    TileKernel *k;
+    int axis[4];       // T, U, D, E
+    int index;         // of the kernel
+    int works, chunks; // workspace tensors so far; the size that says how many chunks there are
+    VEC(Taken) taken;
+    VEC(TileOp *) stores;
+} Prepare;
+
+bool recur_prepares(const Chunk *c, const PassOptions *o); // whether there is such a kernel
+void recur_prepare(Prepare *a, Recur *r, const char *name, int works, int chunks);
+void recur_cut(Prepare *a,
+               int from); // kernels that go from chunk to chunk, from one on, once they are built
+void recur_load_first(TileKernel *k); // of a kernel of one chunk
 
 // A sequence in segments.   recur_segments.c
 typedef struct Segments {

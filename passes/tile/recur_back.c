@@ -212,12 +212,7 @@ static TileValue *adjoint(Back *b, TileValue *f1, bool parts) {
         if (s) dy[0] = read_by(r, "m", &reads.erase, &w[0], h, dy[0]);
     }
     if (!parts && !is_solved(b, 0)) recur_store(r, b->dx, dy[0], r->U);
-    if (c->decay) {
-        TileOp *map = recur_open(r, r->D, r->E, -1);
-        f1 = recur_out(
-            r, map, "d",
-            recur_from_start(r, map, r->decay.end, r->decay.zero_end, recur_in(r, map, f1)));
-    }
+    if (c->decay) f1 = recur_decayed_state(r, f1);
     f1 = add_read(r, &reads.query, g, f1);
     return h ? add_read(r, &reads.erase, h, f1) : f1;
 }
@@ -434,19 +429,10 @@ static void load_written(Back *b, Chunked *x) {
     x->s0 = left(b, "S0", b->states), x->f1 = left(b, "F1", b->adjoints);
 }
 
-// There is no step before that could copy tiles for this one.
-static void load_first(TileKernel *k) {
-    TileOp *first = k->body.first;
-    for (TileOp *op = first, *next; op; op = next) {
-        next = op->next;
-        if (op->kind == TILE_LOAD && op != first) pass_move_before(first, op);
-    }
-}
-
 static void build_gradients(Back *b, const char *name) {
     Recur *r = &b->r;
     Chunked x = {.s0 = NULL};
-    recur_kernel(r, name, PURPOSE_CHUNK_GRADIENTS);
+    recur_kernel(r, name, PURPOSE_ONE_CHUNK);
     TileKernel *k = r->k;
     k->axes[r->D].whole = b->by_positions, k->axes[r->E].whole = true;
     k->grid[2].axis = b->by_positions ? r->T : r->D;
@@ -467,7 +453,7 @@ static void build_gradients(Back *b, const char *name) {
     store_operand(b, &g, 1, SYM_K, SYM_SQK, r->raw_k[ALONG_T], r->D);
     store_operand(b, &g, 2, SYM_V, SYM_SQV, r->raw_v[ALONG_T], r->E);
     recur_add_grads(b, &g);
-    load_first(k);
+    recur_load_first(k);
 }
 
 // ---- sums to the type of the result
@@ -571,11 +557,11 @@ typedef struct Run { // kernels that follow each other
 } Run;
 
 // chains: those that go from chunk to chunk.
-static void add_plan(Back *b, const Ex *when, Run chains, Run gradients, Run converts) {
+static void add_plan(Back *b, const Ex *when, Run before, Run chains, Run gradients, Run converts) {
     Recur *r = &b->r;
     TilePlan plan = {.when = when};
-    Run runs[] = {chains, gradients, converts};
-    for (int n = 0; n < 3; n++)
+    Run runs[] = {before, chains, gradients, converts};
+    for (int n = 0; n < 4; n++)
         for (int i = runs[n].from; i < runs[n].to; i++) VEC_PUSH(r->arena, &plan.kernels, i);
     VEC_PUSH(r->arena, &r->p->plans, plan);
 }
@@ -631,13 +617,21 @@ TileProgram *pass_build_recurrence_backward(Arena *a, const ChunkBack *back, con
     converts.from = p->kernels.n;
     for (int i = 0; i < 3 && b.sums[0] != b.to[0]; i++) build_convert(&b, i);
     converts.to = p->kernels.n;
+    Run before = {0, 0}, none = {0, 0};
+    Prepare prepare;
+    if (recur_prepares(back->c, o)) {
+        recur_prepare(&prepare, r, "back_prepared", b.works, b.chunks);
+        before = (Run){prepare.index, prepare.index + 1};
+    }
     Segments s = recur_segments(r, b.works, b.chunks);
-    Run segments = build_segments(&b, &s), none = {0, 0};
+    Run segments = build_segments(&b, &s);
+    prepare.works = s.works;
+    if (before.to) recur_cut(&prepare, prepare.index);
     const Ex *several = ex_2(r->x, EX_LT, ex_i32(r->x, 1), recur_size(r, s.number));
     const Ex *same = same_heads(r);
-    add_plan(&b, recur_both(r, several, same), segments, gradients[0], none);
-    add_plan(&b, several, segments, gradients[1], converts);
-    add_plan(&b, same, chains, gradients[0], none);
-    add_plan(&b, NULL, chains, gradients[1], converts);
+    add_plan(&b, recur_both(r, several, same), before, segments, gradients[0], none);
+    add_plan(&b, several, before, segments, gradients[1], converts);
+    add_plan(&b, same, none, chains, gradients[0], none);
+    add_plan(&b, NULL, none, chains, gradients[1], converts);
     return b.good ? p : NULL;
 }

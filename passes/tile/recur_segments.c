@@ -294,9 +294,12 @@ static bool drop_large(TileProgram *p) {
     }
     for (int i = p->plans.n; large && i-- > 0;) {
         const TilePlan *plan = &p->plans.data[i];
-        const TileKernel *parts = p->kernels.data[plan->kernels.data[0]];
-        if (pass_split_axis(p, parts) < 0) continue;
-        p->kernels.n = plan->kernels.data[0];
+        int first = 0;
+        while (first < plan->kernels.n &&
+               pass_split_axis(p, p->kernels.data[plan->kernels.data[first]]) < 0)
+            first++;
+        if (first == plan->kernels.n) continue;
+        p->kernels.n = plan->kernels.data[first];
         memmove(&p->plans.data[i], plan + 1, (size_t)(--p->plans.n - i) * sizeof *plan);
     }
     return large;

@@ -200,7 +200,7 @@ void pass_place(TileOp *op, const char *role, int stage, int order) {
 
 bool pass_by_positions(const TileKernel *k) {
     int rows = tile_grid_axis(k);
-    return k->purpose == PURPOSE_CHUNK_GRADIENTS && rows >= 0 && rows + 1 < k->naxes &&
+    return k->purpose == PURPOSE_ONE_CHUNK && rows >= 0 && rows + 1 < k->naxes &&
            k->axes[rows + 1].beside == rows;
 }
 

@@ -466,6 +466,31 @@ static const TileOp *pairs_of(const TileProgram *p, TilePurpose purpose) {
     return NULL;
 }
 
+// Where channels have decays of their own, what no state goes into is made before: loops have products with the state alone.
+ARENA_TEST(chunks_prepared) {
+    static const char *const names[] = {"gla", "kda", "hgrn2", "rwkv6"};
+    for (int i = 0; i < 4; i++) {
+        RuCase x = {.a = a};
+        Diags diags = diag_list(a);
+        int loops = 0;
+        ru_compile(&x, ru_library(a, names[i]));
+        PassOptions o = {.dtype = DT_BF16, .target = *target_get(TARGET_SM90A)};
+        const TileProgram *p = pass_recurrence(a, x.c, &o, &diags);
+        test_good(p, &diags);
+        const TilePlan *last = &p->plans.data[p->plans.n - 1];
+        ck_assert_int_eq(last->kernels.n, 2);
+        ck_assert_int_eq(p->kernels.data[last->kernels.data[0]]->purpose, PURPOSE_ONE_CHUNK);
+        for (int j = 0; j < p->kernels.n; j++) {
+            const TileKernel *k = p->kernels.data[j];
+            if (k->purpose != PURPOSE_CHUNK) continue;
+            ck_assert_msg(!tile_has(&k->body, TILE_INVERT), "%s, %s", names[i], k->name);
+            loops++;
+        }
+        ck_assert_int_eq(loops, 4); // fwd, parts, transitions, segments
+        ck_assert_ptr_null(pairs_of(p, PURPOSE_CHUNK));
+    }
+}
+
 // Pairs of positions whose channels have decays of their own are products of 16-bit elements, in both directions; f32 makes them one by one.
 ARENA_TEST(channels_by_products) {
     static const char *const names[] = {"gla", "kda", "hgrn2", "rwkv6", "rwkv7"};
@@ -484,7 +509,8 @@ ARENA_TEST(channels_by_products) {
             ru_compile(&x, ru_library(a, names[i]));
             PassOptions o = {.dtype = cases[j].dtype, .target = *target_get(cases[j].target)};
             const TileProgram *p = pass_recurrence(a, x.c, &o, &diags);
-            const TileOp *map = p ? pairs_of(p, PURPOSE_CHUNK) : NULL;
+            bool before = cases[j].products && x.c->nwrites == 1;
+            const TileOp *map = p ? pairs_of(p, before ? PURPOSE_ONE_CHUNK : PURPOSE_CHUNK) : NULL;
             ck_assert_msg(map && tile_is_marked(map, TILE_FACTORS) == cases[j].products, "%s, %d",
                           names[i], j);
             bool groups = cases[j].products && cases[j].target == TARGET_SM90A;

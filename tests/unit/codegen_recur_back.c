@@ -316,7 +316,7 @@ static TileProgram *of_library(Arena *a, Case *c, const char *name) {
 
 static const TileKernel *gradients_of(const TileProgram *p) {
     int i = 0;
-    while (p->kernels.data[i]->purpose != PURPOSE_CHUNK_GRADIENTS) i++;
+    while (p->kernels.data[i]->purpose != PURPOSE_ONE_CHUNK) i++;
     return p->kernels.data[i];
 }
 
