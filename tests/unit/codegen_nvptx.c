@@ -219,6 +219,22 @@ TEST(nests_are_refused) {
     }
 }
 
+// A thread's elements of a vector lie at one base and constants beyond it.
+ARENA_TEST(vectors) {
+    static const char text[] = "import std.normalization; attention t { dim D = 64; score(q, k) = "
+                               "2 * dot(q, k) - sqnorm(q) - sqnorm(k); "
+                               "normalize(s) = softmax(s * rsqrt(D)); }";
+    const char *at = strstr(compile(a, text, DT_BF16), "entry t_fwd(");
+    int beyond = 0, columns = 96 / 4, loops = 2;
+    const char *end = strstr(at, "\n}");
+    while ((at = strstr(at, "ld.shared.f32")) && at < end) {
+        const char *line = at;
+        at = strchr(at, '\n');
+        beyond += memchr(line, '+', (size_t)(at - line)) != NULL;
+    }
+    ck_assert_int_ge(beyond, loops * (columns - 1));
+}
+
 // What masks and biases cost an element: a weight that cannot be -inf is not looked at, a sigmoid's
 // scale goes into the sum before it, an interval of keys is a bit of a word for each row, and a bias linear in the
 // key one multiply-add.
