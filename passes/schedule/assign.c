@@ -14,7 +14,7 @@
 #include "passes/schedule/expand.h"
 #include "passes/schedule/schedule.h"
 
-enum { MAX_LOADS = 10 }; // of a loop's body
+enum { MAX_LOADS = 6 }; // of a loop's body
 
 typedef struct Loads {
     TileOp *op[MAX_LOADS];
