@@ -74,6 +74,26 @@ static void use_block(Used *u, const TileBlock *b) {
     }
 }
 
+const TileKernel *cg_finishes(const TileProgram *p) {
+    for (int i = 0; i < p->kernels.n; i++)
+        if (p->kernels.data[i]->schedule.finish && p->kernels.data[i]->purpose == PURPOSE_CONVERT)
+            return p->kernels.data[i];
+    return NULL;
+}
+
+// What the kernel that converts reads and writes, and both tell each other.
+static void use_finish(Used *u) {
+    const TileKernel *to = cg_finishes(u->cg->p);
+    u->size[SIZE_HKV] = true;
+    use_tensor(u, u->cg->k->schedule.finish - 1);
+    u->stored[u->cg->k->schedule.finish - 1] = true;
+    for (const TileOp *op = to->body.first; op; op = op->next) {
+        if (op->kind != TILE_LOAD && op->kind != TILE_STORE) continue;
+        use_tensor(u, op->tensor);
+        u->stored[op->tensor] |= op->kind == TILE_STORE;
+    }
+}
+
 static void push(Cg *cg, CgArgKind kind, int index, int dim) {
     CgArg a = {kind, index, dim};
     VEC_PUSH(cg->arena, &cg->args, a);
@@ -101,6 +121,7 @@ void cg_collect_args(Cg *cg) {
     if (cg->k->schedule.last) use_expr(&u, cg->k->schedule.last);
     if (cg->k->schedule.cluster_rows) use_expr(&u, cg->k->schedule.cluster_rows);
     if (cg->k->schedule.beside) use_expr(&u, cg->k->schedule.beside);
+    if (cg->k->schedule.finish) use_finish(&u);
     use_block(&u, &cg->k->body);
     memset(&cg->args, 0, sizeof cg->args);
     for (int t = 0; t < p->tensors.n; t++) {

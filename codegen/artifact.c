@@ -63,7 +63,7 @@ static const uint8_t abi_roles[TENSOR_ROLE_COUNT] = {
 #include "ir/tile_roles.def"
 #undef ROLE
 };
-_Static_assert((int)PHASE_BWD == (int)ABI_BWD && (int)PHASE_PART_BWD == (int)ABI_PART_BWD,
+_Static_assert((int)PHASE_BWD == (int)ABI_BWD && (int)PHASE_PIECE_BWD == (int)ABI_PIECE_BWD,
                "the artifact's numbering");
 _Static_assert((int)BATCH_PAGED == (int)ABI_LAYOUT_PAGED, "the artifact's numbering");
 

@@ -276,7 +276,9 @@ void cg_attribute(Cg *cg, Val fn, const char *name,
 void cg_param_attribute(Cg *cg, Val fn, int param, const char *name, uint64_t value);
 
 // ---- args.c: run-time values every target needs
-void cg_collect_args(Cg *cg);               // fills cg->args
+void cg_collect_args(Cg *cg); // fills cg->args
+// The kernel that converts what a nest has summed, and left (passes/schedule/meanwhile.c).
+const TileKernel *cg_finishes(const TileProgram *p);
 Val cg_size(Cg *cg, int size);              // i32
 Val cg_pointer(Cg *cg, int tensor);         // ptr
 Val cg_origin(Cg *cg, const TileOp *op);    // ptr: of the first column that an access sees

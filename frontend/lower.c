@@ -360,6 +360,7 @@ static void change_values(Lower *l, Diags *d) {
     RowProgram *p = l->p;
     Factors v = factors(l, CLAUSE_A_VALUE, SYM_V, d);
     p->weight = times(p->pool, p->weight, v.row);
+    p->gates = v.row != NULL;
     if (!v.channel) return;
     if (ex_uses(p->output, SYM_SQO, 0))
         diag_error(

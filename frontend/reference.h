@@ -76,6 +76,7 @@ typedef enum RefKind {
     REF_SIZES, // the sums of the magnitudes of all that adds to each gradient, whose rounding its own is relative to
     REF_PARTS, // likewise, but dot products are one number: of what is rounded before it is a factor of a product
     REF_WRITTEN, // from what the formula as written gives in f32, each step of the reverse mode rounded to f32
+    REF_STORED, // in float64, but factors of products, and the o that do is multiplied by, are rounded to the type of q, k and v
 } RefKind;
 
 // What ref_grad takes: gradients of the outputs of `run`, whose own outputs may be NULL; and what it gives: those of what
@@ -90,8 +91,10 @@ typedef struct RefGrad {
     double *const *dinputs;      // one for each of the variant's inputs; NULL, or with NULLs
     double *dstate0;             // recurrence
     RefKind kind;
-    // REF_WRITTEN: weights, ds and the gradient of what is aggregated are rounded to f16, as factors of products are.
-    bool half;
+    // Bits of that type's numbers: 11 of f16, 8 of bf16; 0: of f32. REF_WRITTEN rounds factors of products (weights, ds and the gradient of
+    // what is aggregated) to f16, too.
+    int bits;
+    double unit; // REF_STORED: in which numbers are rounded
     // Of an attention: 1 of each row [B,H,Sq] that holds an infinity or a NaN that what follows hides, a sum that its weights hang on or
     // what is aggregated, or that `output` makes; NULL: not wanted.
     unsigned char *lost;

@@ -35,16 +35,23 @@ static double come(const RefGrad *g, double adjoint) {
     return of_sizes(g) ? fabs(adjoint) : ref_rounded(g->kind, adjoint);
 }
 
-static double in_half(double x) {
-    int exponent;
+enum { HALF_BITS = 11 };
+
+// To f16 or bf16.
+static double in_type(double x, int bits) {
+    int exponent, least = bits == HALF_BITS ? -24 : -133;
+    if (!isfinite(x)) return x;
     frexp(x, &exponent);
-    double unit = ldexp(1, exponent > -13 ? exponent - 11 : -24), y = rint(x / unit) * unit;
-    return fabs(y) > 65504 ? copysign(INFINITY, y) : y;
+    double unit = ldexp(1, exponent - bits > least ? exponent - bits : least);
+    double y = rint(x / unit) * unit;
+    return bits == HALF_BITS && fabs(y) > 65504 ? copysign(INFINITY, y) : y;
 }
 
 // What is a factor of a product with a row of q, k, v or do.
 static double factor(const RefGrad *g, double x) {
-    return g->half && g->kind == REF_WRITTEN && isfinite(x) ? in_half(x) : x;
+    bool rounds = g->kind == REF_STORED || (g->kind == REF_WRITTEN && g->bits == HALF_BITS);
+    double unit = g->kind == REF_STORED ? g->unit : 1;
+    return rounds && g->bits ? in_type(x * unit, g->bits) / unit : x;
 }
 
 static double value_of(const RefGrad *g, TxValue v) {
@@ -62,6 +69,8 @@ typedef struct Back {
     int *emit;            // the node of each emit
     bool *weighs;         // of normalize's nodes: the weight hangs on it
     double *dout;         // of the aggregated row
+    double *o;            // what is stored of it
+    double *off;          // what scores get of how far that is off
     double *dq, *dk, *dv; // of q, k and v as clauses give them; NULL: not wanted
     int dv_stride;
 } Back;
@@ -120,7 +129,9 @@ static Back back(Arena *a, const RefGrad *g, RefAttention *t) {
               .normalize = ref_tape(a, t->normalize, v, t->Sk),
               .output = ref_tape(a, t->output, v, 0),
               .emit = ARENA_ARRAY(a, int, v->emits.n + 1),
-              .dout = ARENA_ARRAY(a, double, t->Dv)};
+              .dout = ARENA_ARRAY(a, double, t->Dv),
+              .o = ARENA_ARRAY(a, double, t->Dv),
+              .off = ARENA_ARRAY(a, double, t->Sk)};
     for (int m = 0; m < v->emits.n; m++)
         x.emit[m] = ref_index_of(&t->normalize->nodes, v->emits.data[m].value);
     x.weighs = weighing(a, t->normalize);
@@ -177,10 +188,55 @@ static bool is_lost(const Back *x) {
     for (int d = 0; x->output && d < x->t->Dv; d++) {
         double dout = tx_number(x->dout[d]).written;
         if (!isfinite(x->t->o[d].f) || !isfinite(x->t->o[d].written) ||
-            !isfinite(x->g->half ? in_half(dout) : dout))
+            !isfinite(x->g->bits == HALF_BITS ? in_type(dout, HALF_BITS) : dout))
             return true;
     }
     return false;
+}
+
+// Kernels take what the weights' sums get from do and the o that is stored, a sum of weights that are factors: by how much of itself
+// that is off. Where it is nearly 0, by no more than what still is as large as other parts.
+static double stored_noise(const Back *x, const RefEnv *e, int keys) {
+    static const double most = 100;
+    const RefAttention *t = x->t;
+    const RefProgram *p = t->normalize;
+    double sum = 0, off = 0;
+    memset(x->o, 0, sizeof *x->o * (size_t)t->Dv);
+    for (int j = 0; j < keys; j++)
+        add(x->o, ref_v_row(t, e, t->key[j]), factor(x->g, ref_row_value(p, p->result, j).f),
+            t->Dv);
+    for (int d = 0; d < t->Dv; d++) {
+        sum += x->dout[d] * t->o[d].f;
+        off += x->dout[d] * (factor(x->g, x->o[d]) - t->o[d].f);
+    }
+    return off == 0 || !isfinite(off) ? 0 : fmax(-most, fmin(off / sum, most));
+}
+
+// The adjoints of normalize's nodes, from those of what it gives.
+static void reverse_normalize(const Back *x, const RefEnv *e, int keys, double *const *dinputs) {
+    const RefAttention *t = x->t;
+    const RefGrad *g = x->g;
+    ref_tape_clear(x->normalize, keys);
+    for (int j = 0; j < keys; j++)
+        ref_tape_add(x->normalize, t->normalize->result, j,
+                     inner(g, x->dout, ref_v_row(t, e, t->key[j]), t->Dv));
+    for (int m = 0; m < g->run->variant->emits.n; m++)
+        if (demit(g, m)) ref_tape_add(x->normalize, x->emit[m], 0, come(g, demit(g, m)[t->at]));
+    ref_tape_reverse(x->normalize, g->run, keys, dinputs);
+}
+
+// What the scores get of that noise: x->off. Extrema have no part in it, as the derived backward has none of those that cancel.
+static void find_noise(const Back *x, const RefEnv *e, int keys) {
+    double noise = stored_noise(x, e, keys);
+    memset(x->off, 0, sizeof *x->off * (size_t)keys);
+    x->normalize->sums = true;
+    for (int k = 0; k < 2 && noise != 0; k++) {
+        x->normalize->noise = k ? 0 : noise;
+        reverse_normalize(x, e, keys, NULL);
+        for (int j = 0; j < keys; j++) x->off[j] += (k ? -1 : 1) * x->normalize->s[j];
+    }
+    x->normalize->noise = 0;
+    x->normalize->sums = false;
 }
 
 // To the modified scores: x->normalize->s; and to v.
@@ -188,17 +244,13 @@ static void back_normalize(const Back *x, const RefEnv *e, int keys) {
     const RefAttention *t = x->t;
     const RefGrad *g = x->g;
     const RefProgram *p = t->normalize;
-    ref_tape_clear(x->normalize, keys);
     for (int j = 0; j < keys; j++) {
-        size_t row = ref_kv_row(t, e, t->key[j]);
-        double *dv = from(x->dv, row * (size_t)x->dv_stride);
-        ref_tape_add(x->normalize, p->result, j,
-                     inner(g, x->dout, ref_v_row(t, e, t->key[j]), t->Dv));
+        double *dv = from(x->dv, ref_kv_row(t, e, t->key[j]) * (size_t)x->dv_stride);
         add_to(g, dv, x->dout, factor(g, value_of(g, ref_row_value(p, p->result, j))), t->Dv);
     }
-    for (int m = 0; m < g->run->variant->emits.n; m++)
-        if (demit(g, m)) ref_tape_add(x->normalize, x->emit[m], 0, come(g, demit(g, m)[t->at]));
-    ref_tape_reverse(x->normalize, g->run, keys, g->dinputs);
+    if (g->kind == REF_STORED) find_noise(x, e, keys);
+    reverse_normalize(x, e, keys, g->dinputs);
+    for (int j = 0; j < keys && g->kind == REF_STORED; j++) x->normalize->s[j] += x->off[j];
 }
 
 typedef struct PairRow { // a pair's row, and where its gradient is added up; NULL: it is not wanted

@@ -177,7 +177,8 @@ static void reduction(RefTape *t, int node, int arg, int keys) {
     bool sum = p->nodes.data[node]->op == EX_ROWSUM;
     float extremum = p->value[node].written;
     int attain = 0;
-    if (adjoint == 0) return;
+    if (sum) adjoint *= 1 + t->noise;
+    if (adjoint == 0 || (t->sums && !sum)) return;
     for (int j = 0; j < keys; j++) attain += ref_row_value(p, arg, j).written == extremum;
     for (int j = 0; j < keys && !sum; j++) {
         TxValue x = ref_row_value(p, arg, j);

@@ -19,6 +19,8 @@ typedef struct RefTape {
     int ndots, nsquares[ROW_SIDES];
     double *s; // and of the row of scores, one per key
     RefKind kind;
+    double noise;  // by so much of itself what a sum of the row gets is off
+    bool sums;     // extrema of the row pass nothing on
     int64_t apart; // sides of kinks so far that are others in float64
 } RefTape;
 

@@ -101,6 +101,7 @@ typedef struct RowProgram {
     // Clauses change the elements of q, k or v. Factors of whole rows are in the formulas; those of a
     // channel of q, and of k, are over b, h and d, the channel; NULL: none.
     bool changes;
+    bool gates; // the weight holds a factor of v
     const Ex *channel[ROW_SIDES];
     SizeNames sizes;
     VEC(RowInput) inputs;

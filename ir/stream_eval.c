@@ -97,6 +97,15 @@ static double rescale(StreamEval *x, int shift, const double *was, const double 
     x->shift[shift] = new;
     const Ex *unit = x->s->units.data[shift];
     if (old == INFINITY) return 0;
+    if (unit && ex_uses(unit, SYM_SHIFT, shift)) {
+        double now_in = value(x, unit).f;
+        x->shift[shift] = old;
+        double was_in = value(x, unit).f;
+        x->shift[shift] = new;
+        if (now_in != was_in) return 0;
+        new *= now_in, old *= was_in;
+        return x->env.round ? exp2((double)(float)new - (double)(float)old) : exp2(new - old);
+    }
     return exp2((new - old) * (unit ? value(x, unit).f : 1));
 }
 

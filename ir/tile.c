@@ -41,7 +41,8 @@ static const char *const purpose_names[PURPOSE_COUNT] = {
 const char *tile_purpose_name(TilePurpose purpose) { return purpose_names[purpose]; }
 
 const char *tile_phase_name(TilePhase phase) {
-    static const char *const names[PHASE_COUNT] = {"fwd", "bwd", "part", "combine", "part_bwd"};
+    static const char *const names[PHASE_COUNT] = {"fwd",      "bwd",   "part",     "combine",
+                                                   "part_bwd", "piece", "piece_bwd"};
     return names[phase];
 }
 

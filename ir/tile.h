@@ -39,13 +39,15 @@ enum {
 };
 
 // Of a program. The forward in two: a range of keys leaves a state (part), states become results (combine).
-// The backward of a range of keys has the numbers of whole rows.
+// The backward of a range of keys has the numbers of whole rows. A piece has some rows of a whole sequence, and all keys that they see.
 typedef enum TilePhase {
     PHASE_FWD,
     PHASE_BWD,
     PHASE_PART,
     PHASE_COMBINE,
     PHASE_PART_BWD,
+    PHASE_PIECE,
+    PHASE_PIECE_BWD,
     PHASE_COUNT
 } TilePhase;
 
@@ -354,6 +356,9 @@ typedef struct TileSchedule {
     // i32 of sizes that are alike for all sequences: so many blocks take tiles, the others leave their multiprocessors to the next kernel,
     // which begins meanwhile; NULL: all.
     const Ex *beside;
+    // A nest of gradients, and the kernel that converts what it sums: 1 + the workspace by which they tell each other of what is summed, and
+    // converted already (passes/schedule/meanwhile.c). It changes no result. 0: none.
+    int finish;
     int next; // of an assigned kernel: the order of its step to the next tile; 0: behind all else
     Knobs knobs; // all that the target chose; none said: nothing yet
 } TileSchedule;

@@ -675,6 +675,9 @@ static bool parse_schedule(Parse *P) {
             if (take(P, "rows") && !(s->cluster_rows = expr(P))) return false;
         } else if (take(P, "beside")) {
             if (!(s->beside = expr(P))) return false;
+        } else if (take(P, "finish")) {
+            if (!take_tensor(P, &s->finish)) return false;
+            s->finish++;
         } else if (take(P, "next")) {
             if (!take_int(P, &s->next)) return false;
         } else if (take(P, "knobs")) {

@@ -15,7 +15,7 @@ static const TensorTraits traits[TENSOR_ROLE_COUNT] = {
 const TensorTraits *tensor_traits(TensorRole role) { return &traits[role]; }
 
 bool tile_is_backward(const TileProgram *p) {
-    return p->phase == PHASE_BWD || p->phase == PHASE_PART_BWD;
+    return p->phase == PHASE_BWD || p->phase == PHASE_PART_BWD || p->phase == PHASE_PIECE_BWD;
 }
 
 unsigned tile_use(const TileProgram *p, TensorRole role) {
@@ -64,6 +64,7 @@ bool tile_may_index(const TileProgram *p, const TileTensor *t) {
 bool tile_is_zeroed(const TileProgram *p, int tensor) {
     bool stored = false;
     for (int i = 0; i < p->kernels.n; i++) {
+        if (p->kernels.data[i]->schedule.finish == 1 + tensor) return true;
         const TileBlock *b = &p->kernels.data[i]->body;
         for (const TileOp *op = tile_next(b, NULL); op; op = tile_next(b, op))
             if (op->kind == TILE_STORE && op->tensor == tensor) {

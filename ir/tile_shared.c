@@ -352,7 +352,7 @@ static int barrier_bytes(const TileKernel *k) {
     int stages = 0, words = k->schedule.cluster > 1 ? 12 * HOME_ANSWERS : 0;
     for (const TileOp *op = k->body.first; op; op = op->next)
         if (op->kind == TILE_PIPE) stages += op->results.data[0]->stages;
-    return 16 * stages + 16 + 16 * HOME_AHEAD + words;
+    return 16 * stages + 24 + 16 * HOME_AHEAD + words;
 }
 
 int tile_shared_layout(const TileProgram *p, const TileKernel *k, int *offset, int *barriers) {

@@ -535,7 +535,7 @@ static void kernel(Out *o, const TileKernel *k) {
     static const char *const persists[] = {
         [PERSIST_NONE] = "", [PERSIST_STATIC] = "static", [PERSIST_DYNAMIC] = "dynamic"};
     if (s->warps || s->min_blocks || s->lane_axis >= 0 || s->persist || s->section || s->cluster ||
-        s->matrix_rows || s->crowded || s->beside || s->next || s->knobs.said) {
+        s->matrix_rows || s->crowded || s->beside || s->finish || s->next || s->knobs.said) {
         text_puts(o->text, "  schedule");
         if (s->lane_axis >= 0) text_printf(o->text, " lanes %s", axis_name(o, s->lane_axis));
         if (s->warps) text_printf(o->text, " warps %d", s->warps);
@@ -548,6 +548,7 @@ static void kernel(Out *o, const TileKernel *k) {
         if (s->cluster) text_printf(o->text, " cluster %d", s->cluster);
         if (s->cluster_rows) ex(o, " rows ", s->cluster_rows);
         if (s->beside) ex(o, " beside ", s->beside);
+        if (s->finish) text_printf(o->text, " finish %s", o->p->tensors.data[s->finish - 1].name);
         if (s->next) text_printf(o->text, " next %d", s->next);
         if (s->knobs.said) text_printf(o->text, " knobs %s", knobs_text(o->scratch, &s->knobs));
         text_puts(o->text, "\n");

@@ -52,6 +52,12 @@ static bool check_beside(Verify *V, const TileSchedule *s) {
            verify_fail(V, "a kernel beside another, whose blocks do not take the next tile");
 }
 
+static bool check_finish(Verify *V, int tensor) {
+    const TileTensor *t = tensor < V->p->tensors.n ? &V->p->tensors.data[tensor] : NULL;
+    return (t && t->role == TENSOR_WORK && t->dtype == DT_F32 && t->rank == 3) ||
+           verify_fail(V, "what is summed and converted is told in no such tensor");
+}
+
 bool verify_schedule(Verify *V) {
     const TileSchedule *s = &V->k->schedule;
     if (s->lane_axis < -1 || s->lane_axis >= V->k->naxes)
@@ -65,6 +71,7 @@ bool verify_schedule(Verify *V) {
         if (order[i] && (tile_is_own(V->p, order[i]) || !verify_ex(V, order[i], EX_I32, &sizes)))
             return verify_fail(V, "an order of tiles that a launch does not know");
     if (s->beside && !check_beside(V, s)) return false;
+    if (s->finish && !check_finish(V, s->finish - 1)) return false;
     if (s->min_blocks < 0 || s->min_blocks > 64) return verify_fail(V, "%d blocks", s->min_blocks);
     const char *wrong = knobs_wrong(V->scratch, &s->knobs);
     return wrong ? verify_fail(V, "%s", wrong) : check_cluster(V);

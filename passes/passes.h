@@ -34,7 +34,7 @@ typedef struct PassOptions {
     Dtype dtype;     // of q, k, v, o
     bool tf32;       // products of f32 by tf32, where the target has that
     Dtype kv;        // of k and v where that is 8 bits; 0: as q
-    TilePhase phase; // fwd, or part or combine, which have programs of their own
+    TilePhase phase; // fwd, or one of parts or pieces, which have programs of their own
     bool split;      // add the form for few queries: packed rows, their keys split between blocks
     int few;         // with it, queries of launches that always take it
     bool share;      // with it, the main kernel's tiles may be split as well
@@ -149,7 +149,7 @@ int pass_widths(const RowProgram *row, int *width);
 bool pass_accepts_layout(const RowProgram *row, BatchLayout batch, Diags *diags);
 bool pass_accepts_recurrence_layout(const RecProgram *rec, BatchLayout batch, Diags *diags);
 // Whether what a range of its keys leaves can be told and merged.   passes/tile/state.c
-bool pass_accepts_parts(const Stream *s, Diags *diags);
+bool pass_accepts_parts(const Stream *s, bool states, Diags *diags); // states: they are merged
 bool pass_accepts_parts_of_layout(const RowProgram *row, BatchLayout batch, Diags *diags);
 // The algorithm level only (--emit=tile), of what pass_accepts.
 TileProgram *pass_algorithm(Arena *a, const Stream *s, const PassOptions *o, Diags *diags);

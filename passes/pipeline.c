@@ -76,7 +76,7 @@ static bool verify(const TileProgram *p, PassId after, Diags *diags) {
 static const PassId order[] = {PASS_shifts, PASS_tidy,     PASS_hoist,    PASS_fuse,
                                PASS_tile,   PASS_shifts,   PASS_classify, PASS_settle,
                                PASS_tidy,   PASS_hoist,    PASS_fuse,     PASS_shifts,
-                               PASS_plans,  PASS_schedule, PASS_sections};
+                               PASS_plans,  PASS_schedule, PASS_sections, PASS_meanwhile};
 enum { FUSED = 4, TILED = 5, CLASSED = 12, ALL = sizeof order / sizeof *order };
 
 int pass_order(const PassId **out) { return *out = order, ALL; }

@@ -667,7 +667,8 @@ const char *abi_layout_name(AbiLayout layout) {
 
 const char *abi_role_name(AbiRole r) { return ROLES[r].name; }
 bool abi_output(const AbiVariant *v, const AbiTensor *t) {
-    return ROLES[t->role].output[v->phase == ABI_BWD || v->phase == ABI_PART_BWD];
+    bool back = v->phase == ABI_BWD || v->phase == ABI_PART_BWD || v->phase == ABI_PIECE_BWD;
+    return ROLES[t->role].output[back];
 }
 int abi_tensor_align(const AbiMeta *m, const AbiTensor *t) {
     int bytes = abi_dtype_bytes((AbiDtype)t->dtype);

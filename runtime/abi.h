@@ -69,6 +69,8 @@ typedef enum AbiPhase {
     ABI_PART,
     ABI_COMBINE,
     ABI_PART_BWD,
+    ABI_PIECE,
+    ABI_PIECE_BWD,
     ABI_PHASE_COUNT
 } AbiPhase;
 // Where the rows of an attention's tensors lie: [B, heads, rows, columns]; the rows of all sequences after each other; keys in

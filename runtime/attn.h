@@ -64,7 +64,15 @@ typedef struct attn_device {
     int number; // 0 on the CPU
 } attn_device;
 
-typedef enum attn_phase { ATTN_FWD, ATTN_BWD, ATTN_PART, ATTN_COMBINE, ATTN_PART_BWD } attn_phase;
+typedef enum attn_phase {
+    ATTN_FWD,
+    ATTN_BWD,
+    ATTN_PART,
+    ATTN_COMBINE,
+    ATTN_PART_BWD,
+    ATTN_PIECE,
+    ATTN_PIECE_BWD
+} attn_phase;
 
 // ---- contexts
 

@@ -29,8 +29,9 @@ typedef struct Binder {
 // ---- names
 
 static const char *phase_name(unsigned phase) {
-    static const char *const names[] = {"forward", "backward", "part", "combination",
-                                        "backward of a part"};
+    static const char *const names[] = {
+        "forward", "backward",           "part", "combination", "backward of a part",
+        "piece",   "backward of a piece"};
     return phase < ABI_PHASE_COUNT ? names[phase] : "phase of this number";
 }
 

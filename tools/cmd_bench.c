@@ -263,7 +263,7 @@ static Status configuration(void *ctx, Launch *l, Compile *c, const char *shape)
     if (attends && b.sig->batch && bind_pairs(&b) > 0)
         inside = oracle_pairs(c->variants.data[0], &b, &touched) / bind_pairs(&b);
     else if (attends && !mask_map(&m, a, c->tiles.data[0], &b, 0, 0)) {
-        inside = m.inside;
+        inside = mask_inside(&m);
         touched = columns_touched(&m);
     }
     if (s == STATUS_DONE) s = launch_bind(l, &b);

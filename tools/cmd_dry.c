@@ -40,7 +40,7 @@ static Status configuration(const DryKernels *all, const Signature *sig, const C
     Arena *a = arena_new();
     Status s = bind_read(&b, a, sig, o, shape, mask_reads(a, c->tiles.data[0], sig));
     if (s == STATUS_DONE) {
-        double inside = mask_map(&m, a, c->tiles.data[0], &b, 0, 0) ? 1 : m.inside;
+        double inside = mask_map(&m, a, c->tiles.data[0], &b, 0, 0) ? 1 : mask_inside(&m);
         double flop = 2 * bind_pairs(&b) * (sig->D + sig->Dv) * inside;
         printf("%s:", bind_describe(&b, sizes, sizeof sizes));
         for (int i = 0; i < all->kernels.n; i++) {

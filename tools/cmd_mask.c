@@ -80,7 +80,7 @@ static void label(const Frame *f, double x, double y, const char *anchor, const 
                 text);
 }
 
-static void legend(const Frame *f, Arena *a, double top) {
+static void legend(const Frame *f, Arena *a, double top, double inside) {
     const MaskMap *m = f->m;
     double all = (double)m->rows * m->columns;
     for (int k = 0; k < MASK_CLASSES; k++, top += 22) {
@@ -98,10 +98,11 @@ static void legend(const Frame *f, Arena *a, double top) {
         MARGIN, top, inside_color);
     label(f, MARGIN + 22, top + 12, "start",
           arena_printf(a, "pairs of partial tiles that take part (%.1f%% of all pairs do)",
-                       100 * m->inside));
+                       100 * inside));
 }
 
-static void draw(Text *t, Arena *a, const MaskMap *m, const char *name, const char *whose) {
+static void draw(Text *t, Arena *a, const MaskMap *m, const char *name, const char *whose,
+                 double inside) {
     int longest = m->queries > m->keys ? m->queries : m->keys;
     Frame f = {m, t, (double)PICTURE / (longest ? longest : 1)};
     double w = m->keys * f.scale, h = m->queries * f.scale,
@@ -123,7 +124,7 @@ static void draw(Text *t, Arena *a, const MaskMap *m, const char *name, const ch
     label(&f, MARGIN + w, MARGIN - 8, "end", arena_printf(a, "%d", m->keys - 1));
     label(&f, MARGIN - 6, MARGIN + 12, "end", "query 0");
     label(&f, MARGIN - 6, MARGIN + h, "end", arena_printf(a, "%d", m->queries - 1));
-    legend(&f, a, MARGIN + h + 20);
+    legend(&f, a, MARGIN + h + 20, inside);
     text_puts(t, "</svg>\n");
 }
 
@@ -168,18 +169,30 @@ static Status show(Compile *c, const Options *o, const Binding *b, const MaskMap
         target == TARGET_HOST ? "the CPU's" : arena_printf(a, "%s's", target_get(target)->name);
     const char *place =
         o->batch || o->head ? arena_printf(a, " (batch %d, head %d)", o->batch, o->head) : "";
-    fprintf(out,
-            "%s%s, %s tiles of %dx%d: %lld skipped, %lld partial, %lld full; %.2f%% of the pairs "
-            "take part\n",
-            b->sig->name, place, whose, m->tile_q, m->tile_k, (long long)m->count[MASK_SKIPPED],
-            (long long)m->count[MASK_PARTIAL], (long long)m->count[MASK_FULL], 100 * m->inside);
+    fprintf(out, "%s%s, %s tiles of %dx%d: %lld skipped, %lld partial, %lld full", b->sig->name,
+            place, whose, m->tile_q, m->tile_k, (long long)m->count[MASK_SKIPPED],
+            (long long)m->count[MASK_PARTIAL], (long long)m->count[MASK_FULL]);
+    bool looks = o->format != FORMAT_JSON; // at pairs
+    double inside = looks ? mask_inside(m) : 0;
+    if (looks) fprintf(out, "; %.2f%% of the pairs take part", 100 * inside);
+    fputs("\n", out);
     tell_terms(out, a, c, m);
     Text t = text_new(a);
     if (o->format == FORMAT_JSON)
         list(&t, m);
     else
-        draw(&t, a, m, arena_printf(a, "%s%s", b->sig->name, place), whose);
+        draw(&t, a, m, arena_printf(a, "%s%s", b->sig->name, place), whose, inside);
     return file_write(o->output, t.s, t.n);
+}
+
+// Programs that read the map get tiles whose extents are powers of two, as many of their own places are; coarser ones where there are many.
+static void widen(TileKernel *k, const Binding *b) {
+    enum { MOST = 1 << 18 };
+    TileAxis *q = &k->axes[mask_axis(k, SIZE_SQ)], *keys = &k->axes[mask_axis(k, SIZE_SK)];
+    for (int n = 1; n < 2 * keys->extent; n *= 2)
+        if (n >= keys->extent) keys->extent = n;
+    while ((int64_t)(b->size[SIZE_SQ] / q->extent) * (b->size[SIZE_SK] / keys->extent) > MOST)
+        q->extent *= 2, keys->extent *= 2;
 }
 
 static Status picture(Compile *c, const Options *o) {
@@ -190,13 +203,16 @@ static Status picture(Compile *c, const Options *o) {
     const Signature *sig = sig_of_variant(a, c->variants.data[0], c->options.dtype);
     Status s = bind_read(&b, a, sig, o, cmd_shape(o, a), mask_reads(a, c->tiles.data[0], sig));
     if (s != STATUS_DONE) return s;
+    TileProgram *p = c->tiles.data[0];
+    TileKernel *k = mask_kernel(p, b.size, a);
     if (o->batch >= b.size[SIZE_B] || o->head >= b.size[SIZE_HQ])
         s = cmd_fail(STATUS_USAGE, "--at=%d,%d: there are B = %d batch entries and H = %d heads",
                      o->batch, o->head, b.size[SIZE_B], b.size[SIZE_HQ]);
-    else if ((why = mask_map(&m, a, c->tiles.data[0], &b, o->batch, o->head)))
+    else if (k && o->format == FORMAT_JSON)
+        widen(k, &b);
+    if (s == STATUS_DONE && (why = mask_map(&m, a, p, &b, o->batch, o->head)))
         s = cmd_fail(STATUS_INPUT, "%s", why);
-    else
-        s = show(c, o, &b, &m);
+    if (s == STATUS_DONE) s = show(c, o, &b, &m);
     bind_free(&b);
     return s;
 }

@@ -42,12 +42,12 @@ bool compile_read_layout(const char *text, BatchLayout *batch, int *page) {
 }
 
 bool compile_read_phases(const char *text, unsigned *phases) {
-    static const char *const names[] = {"fwd", "bwd", "part"};
+    static const char *const names[] = {"fwd", "bwd", "part", "piece"};
     for (*phases = 0;; text++) {
         size_t n = strcspn(text, ",");
         int i = 0;
-        while (i < 3 && (strlen(names[i]) != n || strncmp(text, names[i], n) != 0)) i++;
-        if (i == 3) return false;
+        while (i < 4 && (strlen(names[i]) != n || strncmp(text, names[i], n) != 0)) i++;
+        if (i == 4) return false;
         *phases |= 1u << i;
         text += n;
         if (!*text) return true;
@@ -170,9 +170,10 @@ static bool has_kv(Compile *c) {
     return c->diags.errors == 0;
 }
 
-// Whether there are kernels that leave states.
+// Whether there are kernels that leave states, or that take some rows and keys of a whole.
 static bool has_parts(Compile *c) {
-    if (!(c->options.phases & COMPILE_PART)) return true;
+    bool states = c->options.phases & COMPILE_PART, pieces = c->options.phases & COMPILE_PIECE;
+    if (!states && !pieces) return true;
     if (c->recurrences.n)
         diag_error(&c->diags, c->recurrences.data[0]->span,
                    "recurrence '%s' has no parts: its state goes on from state0",
@@ -180,8 +181,11 @@ static bool has_parts(Compile *c) {
     if (c->rows.n && c->options.batch && c->options.phases & COMPILE_BWD)
         diag_error(&c->diags, c->rows.data[0]->span, "no backward of parts in layout %s",
                    batch_name(c->options.batch));
+    if (c->rows.n && c->options.batch && pieces)
+        diag_error(&c->diags, c->rows.data[0]->span, "no pieces in layout %s: they are dense",
+                   batch_name(c->options.batch));
     for (int i = 0; i < c->streams.n; i++)
-        if (pass_accepts_parts(c->streams.data[i], &c->diags))
+        if (pass_accepts_parts(c->streams.data[i], states, &c->diags) && states)
             pass_accepts_parts_of_layout(c->rows.data[i], c->options.batch, &c->diags);
     return c->diags.errors == 0;
 }
@@ -250,20 +254,36 @@ static bool add_tiles(Compile *c, TileProgram *p) {
     return p != NULL;
 }
 
-// The programs of parts of a forward: as the target runs them, or before the passes.
+// A program of parts or pieces: as the target runs it, or before the passes.
+static bool add_phase(Compile *c, const Stream *s, const PassOptions *o, TilePhase phase,
+                      bool scheduled) {
+    PassOptions own = *o;
+    own.phase = phase;
+    TileProgram *p;
+    if (phase == PHASE_PART_BWD || phase == PHASE_PIECE_BWD)
+        p = scheduled ? pass_backward_program(c->arena, o->saves, &own, &c->diags)
+                      : pass_backward_algorithm(c->arena, o->saves, &own, &c->diags);
+    else
+        p = scheduled ? pass_program(c->arena, s, &own, NULL, &c->diags)
+                      : pass_algorithm(c->arena, s, &own, &c->diags);
+    return add_tiles(c, p);
+}
+
 static bool add_parts(Compile *c, const Stream *s, const PassOptions *o, bool scheduled) {
-    for (TilePhase phase = PHASE_PART; phase <= PHASE_COMBINE; phase++) {
-        PassOptions own = *o;
-        own.phase = phase;
-        TileProgram *p = scheduled ? pass_program(c->arena, s, &own, NULL, &c->diags)
-                                   : pass_algorithm(c->arena, s, &own, &c->diags);
-        if (!add_tiles(c, p)) return false;
+    bool parts = has_phase(c, COMPILE_PART), pieces = has_phase(c, COMPILE_PIECE);
+    for (TilePhase phase = PHASE_PART; phase < PHASE_COUNT; phase++) {
+        bool back = phase == PHASE_PART_BWD || phase == PHASE_PIECE_BWD;
+        if (phase < PHASE_PIECE ? !parts : !pieces) continue;
+        if (back && !o->saves) continue;
+        if (!add_phase(c, s, o, phase, scheduled)) return false;
     }
-    PassOptions back = *o;
-    back.phase = PHASE_PART_BWD;
-    return !o->saves ||
-           add_tiles(c, scheduled ? pass_backward_program(c->arena, o->saves, &back, &c->diags)
-                                  : pass_backward_algorithm(c->arena, o->saves, &back, &c->diags));
+    return true;
+}
+
+// The backward of whole rows, unless pieces alone have one.
+static bool has_backward(const Compile *c, const PassOptions *o) {
+    bool pieces = has_phase(c, COMPILE_PIECE);
+    return o->saves && (!pieces || has_phase(c, COMPILE_FWD | COMPILE_PART));
 }
 
 bool compile_algorithm(Compile *c) {
@@ -274,8 +294,9 @@ bool compile_algorithm(Compile *c) {
         const Stream *s = forward(c, i, &o);
         if (has_phase(c, COMPILE_FWD) && !add_tiles(c, pass_algorithm(c->arena, s, &o, &c->diags)))
             return false;
-        if (has_phase(c, COMPILE_PART) && !add_parts(c, s, &o, false)) return false;
-        if (o.saves && !add_tiles(c, pass_backward_algorithm(c->arena, o.saves, &o, &c->diags)))
+        if (!add_parts(c, s, &o, false)) return false;
+        if (has_backward(c, &o) &&
+            !add_tiles(c, pass_backward_algorithm(c->arena, o.saves, &o, &c->diags)))
             return false;
     }
     for (int i = 0; i < c->chunks.n; i++) {
@@ -316,8 +337,9 @@ bool compile_tiles(Compile *c) {
         TileProgram *p = has_phase(c, COMPILE_FWD) ? tuned(c, s, &o) : NULL;
         if (!p && has_phase(c, COMPILE_FWD)) p = pass_program(c->arena, s, &o, NULL, &c->diags);
         if (has_phase(c, COMPILE_FWD) && !add_tiles(c, p)) return false;
-        if (has_phase(c, COMPILE_PART) && !add_parts(c, s, &o, true)) return false;
-        if (o.saves && !add_tiles(c, pass_backward_program(c->arena, o.saves, &o, &c->diags)))
+        if (!add_parts(c, s, &o, true)) return false;
+        if (has_backward(c, &o) &&
+            !add_tiles(c, pass_backward_program(c->arena, o.saves, &o, &c->diags)))
             return false;
     }
     for (int i = 0; i < c->chunks.n; i++) {

@@ -10,7 +10,7 @@
 #include "passes/passes.h"
 
 // Phases; PART: a range of keys leaves a state, and states become results.
-enum { COMPILE_FWD = 1, COMPILE_BWD = 2, COMPILE_PART = 4 };
+enum { COMPILE_FWD = 1, COMPILE_BWD = 2, COMPILE_PART = 4, COMPILE_PIECE = 8 };
 
 typedef struct CompileOptions {
     FeOptions source;  // stdlib and read are filled in by compile_open

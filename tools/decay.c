@@ -81,3 +81,30 @@ void decay_signs(Arena *a, const Variant *v, int *sign) {
             if (set_signs(&x, code, sign) == most && decays(&x, sign)) return;
     set_signs(&x, 0, sign);
 }
+
+// *reads: elements of the rows; *norm: the norm of k.
+static void look(Arena *a, const Variant *v, ClauseId clause, int input, bool *reads, bool *norm) {
+    const Tx *root = v->clause[clause];
+    if (!root) return;
+    TxNodes nodes = tx_nodes(a, &root, 1);
+    for (int i = 0; i < nodes.n; i++) {
+        const Tx *t = nodes.data[i];
+        *reads |= input < 0 ? tx_is_sym(t, TS_EK) : t->op == EX_LOAD && t->index == input;
+        *norm |= input < 0 && tx_is_sym(t, TS_SQEK);
+    }
+}
+
+static bool has_channels(const Variant *v, int input) {
+    if (input < 0) return true;
+    const TxInput *in = &v->inputs.data[input];
+    const TxExtent *last = in->rank ? &in->extent[in->rank - 1] : NULL;
+    return last && last->size < 0 && last->value == v->D && dtype_reads(in->dtype) == EX_F32;
+}
+
+bool decay_takes_unit(Arena *a, const Variant *v, int input) {
+    bool reads = false, decays = false, norm = false;
+    look(a, v, CLAUSE_ERASE, input, &reads, &norm);
+    look(a, v, CLAUSE_WRITE, input, &reads, &norm);
+    look(a, v, CLAUSE_DECAY, input, &decays, &norm);
+    return reads && !decays && !norm && has_channels(v, input);
+}

@@ -78,6 +78,8 @@ void draw_default(const SigArg *g, Tensor *t, uint64_t seed, bool repeated) {
     (repeated ? tensor_normal_repeated : tensor_normal)(t, seed, g->name);
     for (int64_t i = 0; g->sign && i < t->count; i++)
         tensor_set(t, i, g->sign * fabs(tensor_get(t, i)));
+    for (int64_t i = 0; g->unit && i < t->count; i++)
+        tensor_set(t, i, tensor_get(t, i) / sqrt((double)t->dim[t->rank - 1]));
 }
 
 void draw_fill(const Draw *d, Tensor *t, uint64_t seed, const char *name) {

@@ -25,7 +25,7 @@ typedef struct Draw {
 const char *draw_read(Draw *d, Arena *a, const SigArg *g, const char *text);
 // Fills a tensor, which has the list's length. The same for the same seed and name.
 void draw_fill(const Draw *d, Tensor *t, uint64_t seed, const char *name);
-// What nothing names: standard normal, of the argument's sign. repeated: as tensor_normal_repeated.
+// What nothing names: standard normal, of the argument's sign and the norm of its rows. repeated: as tensor_normal_repeated.
 void draw_default(const SigArg *g, Tensor *t, uint64_t seed, bool repeated);
 // A number, or true or false.
 bool draw_number(const char *text, double *out);

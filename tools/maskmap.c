@@ -207,7 +207,7 @@ static void classify(MaskMap *m, Arena *a) {
 }
 
 // Full tiles count whole; of partial ones every step-th query is looked at.
-static double count_inside(const MaskMap *m) {
+double mask_inside(const MaskMap *m) {
     double pairs = 0;
     double partial = (double)m->count[MASK_PARTIAL] * m->tile_q * m->tile_k;
     int step = (int)(partial / MAX_SAMPLES) + 1;
@@ -264,6 +264,5 @@ const char *mask_map_of(MaskMap *m, Arena *a, TileProgram *p, TileKernel *k, con
     m->cls = arena_alloc(a, (size_t)m->rows * (size_t)m->columns + 1);
     m->pair = ex_plan(a, k->mask);
     classify(m, a);
-    m->inside = count_inside(m);
     return NULL;
 }

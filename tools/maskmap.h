@@ -15,8 +15,6 @@ typedef struct MaskMap {
     int rows, columns;  // of tiles
     uint8_t *cls;       // MaskClass, rows x columns
     int64_t count[MASK_CLASSES];
-    double
-        inside; // share of the pairs that the mask lets through (sampled where there are very many)
     // the mask itself, for single pairs
     ExPlan *pair;
     ExEnv env;
@@ -38,6 +36,8 @@ int mask_axis(const TileKernel *k, int size); // the kernel's axis over a size; 
 // By argument: whether the mask reads it.
 const bool *mask_reads(Arena *a, const TileProgram *p, const Signature *sig);
 bool mask_at(const MaskMap *m, int query, int key);
+// The share of the pairs that the mask lets through (sampled where there are very many).
+double mask_inside(const MaskMap *m);
 
 // The same question of a part of the mask, over the kernel's positions: what is known of the map's tiles.
 typedef struct MaskJudge MaskJudge;

@@ -349,6 +349,8 @@ static Status target_fits(const Options *o) {
     if (o->dry && o->verb == VERB_BENCH &&
         (!o->has_target || target_get(o->target)->kind == KIND_HOST))
         return cmd_fail(STATUS_USAGE, "--dry counts for a GPU: --target=T says for which");
+    if (o->phases & COMPILE_PIECE && runs)
+        return cmd_fail(STATUS_USAGE, "--phase=piece: these kernels are for callers (attnc -o)");
     if (o->phases & COMPILE_PART && !o->parts && runs)
         return cmd_fail(STATUS_USAGE, o->verb == VERB_CHECK
                                           ? "--phase=part: --parts=N cuts the keys and checks these"

@@ -200,6 +200,9 @@ static void gradients(Oracle *x, const RefGrad *given, const Binding *b) {
     arena_free(a);
 }
 
+// Of numbers that a product takes.
+static int dtype_bits(Dtype t) { return t == DT_F16 ? 11 : t == DT_BF16 ? 8 : 0; }
+
 // What goes out follows what comes in: o, then emits or the state; q, k, v, the inputs, state0.
 static void differentiate(Oracle *x, const RefRun *run, const Binding *b, const void *const *in,
                           RefKind kind) {
@@ -216,7 +219,8 @@ static void differentiate(Oracle *x, const RefRun *run, const Binding *b, const 
                  .dv = operands > 2 ? x->out[at + 2] : NULL,
                  .dinputs = dinputs,
                  .kind = kind,
-                 .half = sig->args.data[0].dtype == DT_F16,
+                 .bits = dtype_bits(sig->args.data[0].dtype),
+                 .unit = 1 + run->rounding / 3.0,
                  .lost = x->lost};
     for (int i = at + operands; i < sig->args.n && dinputs; i++) {
         int of = sig->args.data[i].of - operands;
@@ -266,7 +270,7 @@ static void give(void **in, const Binding *b, const Oracle *open) {
     }
 }
 
-typedef enum What { OUTPUTS, GRADIENTS, MOVED, SIZES, PARTS, WRITTEN } What;
+typedef enum What { OUTPUTS, GRADIENTS, MOVED, SIZES, PARTS, WRITTEN, STORED } What;
 
 static Status evaluate(Oracle *x, const Variant *v, const Binding *b, const OracleAsk *ask,
                        What what, double step, uint64_t trial) {
@@ -284,6 +288,7 @@ static Status evaluate(Oracle *x, const Variant *v, const Binding *b, const Orac
                           what == SIZES     ? REF_SIZES
                           : what == PARTS   ? REF_PARTS
                           : what == WRITTEN ? REF_WRITTEN
+                          : what == STORED  ? REF_STORED
                                             : REF_FLOAT64);
     }
     oracle_free_arguments(in, b);
@@ -362,20 +367,31 @@ Status oracle_gradient_parts(Oracle *parts, const Oracle *x, const Variant *v, c
     return gradients_as(parts, x, v, b, PARTS);
 }
 
-Status oracle_gradients_written(Oracle *written, const Oracle *x, const Variant *v,
-                                const Binding *b) {
-    Status s = gradients_as(written, x, v, b, WRITTEN);
+// In a few ways; what is farthest from x counts.
+static Status gradients_rounded(Oracle *out, const Oracle *x, const Variant *v, const Binding *b,
+                                What what) {
+    Status s = gradients_as(out, x, v, b, what);
     for (int k = 1; k <= NOISE_TRIALS && s == STATUS_DONE; k++) {
         Oracle y = {.rows = x->rows};
         OracleAsk ask = rounded(x, 0, k);
         y.room = make_outputs(&y, b, 0);
-        s = evaluate(&y, v, b, &ask, WRITTEN, 0, 0);
+        s = evaluate(&y, v, b, &ask, what, 0, 0);
         for (int i = 0; i < b->sig->args.n && s == STATUS_DONE; i++)
             if (b->sig->args.data[i].role == ARG_GRAD_OUT)
-                take_farther(written->out[i], y.out[i], x->out[i], b->tensor[i].count);
+                take_farther(out->out[i], y.out[i], x->out[i], b->tensor[i].count);
         oracle_free(&y);
     }
     return s;
+}
+
+Status oracle_gradients_written(Oracle *written, const Oracle *x, const Variant *v,
+                                const Binding *b) {
+    return gradients_rounded(written, x, v, b, WRITTEN);
+}
+
+Status oracle_gradients_stored(Oracle *stored, const Oracle *x, const Variant *v,
+                               const Binding *b) {
+    return gradients_rounded(stored, x, v, b, STORED);
 }
 
 Status oracle_gradients_opened(Oracle *opened, const Oracle *x, const Variant *v,

@@ -57,6 +57,8 @@ Status oracle_gradients(Oracle *x, const Variant *v, const Binding *b);
 Status oracle_gradient_sizes(Oracle *sizes, const Oracle *x, const Variant *v, const Binding *b);
 // Likewise: dot products are one number, of which no part is rounded to the type.
 Status oracle_gradient_parts(Oracle *parts, const Oracle *x, const Variant *v, const Binding *b);
+// Likewise, in f16 and bf16: the gradients from factors of products, and an o, that are rounded to that type.
+Status oracle_gradients_stored(Oracle *stored, const Oracle *x, const Variant *v, const Binding *b);
 // Likewise: the gradients of the formula as written in f32, by steps that are rounded to f32; of a few ways to round dots, scores and
 // functions the farthest from x.
 Status oracle_gradients_written(Oracle *written, const Oracle *x, const Variant *v,

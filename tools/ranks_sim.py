@@ -5,8 +5,8 @@
     tools/ranks_sim.py --svg FILE         # the chart of docs/several-gpus.md
 
 One sequence, 32 heads of queries and 8 of keys, D 128, bf16; layers one after the other. A launch is its tiles, which multiprocessors take one after the
-other. Of `keys` each group of heads is brought, laid out in a tensor of the whole length, and used, while the next one travels. Of `heads` all of it travels
-before and after."""
+other. Of `keys` rows that see keys of their own piece only go first, while keys travel; then each group of heads of the keys that the others see, while the next one
+travels. Of `heads` all of it travels before and after."""
 
 import argparse
 import functools
@@ -116,6 +116,17 @@ def travel(near, far, link=LINK):
     return LATENCY + max(near / link, far / CARD) if near + far else 0
 
 
+def runs(mask, S, own):
+    """Rows whose keys all lie in their own piece, and the others, each as pieces."""
+    alone, others = [], []
+    for a, b in own:
+        first = next((x for x in (a, a + (int(mask.split()[1]) if mask.startswith("window") else 0)) if keys_of(mask, S, x)[0] >= a), b)
+        first = b if keys_of(mask, S, b - 1)[1] > b else min(first, b)
+        alone += [(first, b)] if first < b else []
+        others += [(a, first)] if a < first else []
+    return alone, others
+
+
 def keys_method(mask, S, n, order, backward):
     """Seconds of each rank that is looked at: of the first and of the last one."""
     found = []
@@ -124,14 +135,16 @@ def keys_method(mask, S, n, order, backward):
     bytes_a_key = HKV // groups * 2 * D * SIZE
     for r in {0, n - 1}:
         near, far = (x * bytes_a_key for x in received(mask, S, n, r, order))
-        own = pieces(S, n, r, order)
-        kernels = sum(launch(mask, S, p, H // groups, backward) for p in own)
-        copies, home = (S * bytes_a_key + 2 * (near + far)) / MEMORY, 0.0
-        if backward:  # sums in f32 of the whole length, of each piece, and their way home
-            copies += (1.5 + 4.5 * len(own)) * S * HKV // groups * 2 * D * 4 / MEMORY
-            home = travel(2 * near, 2 * far)
+        own, others = runs(mask, S, pieces(S, n, r, order))
+        gpu = sum(launch(mask, S, p, H, backward) for p in own)
+        kernels = sum(launch(mask, S, p, H // groups, backward) for p in others)
+        held = sum(keys_of(mask, S, b - 1)[1] - keys_of(mask, S, a)[0] for a, b in others) * bytes_a_key
+        copies, home = 2 * (held + near + far) / MEMORY, 0.0  # what is held is laid out, what is sent is packed
+        if backward:  # gradients travel home, and are added up: two are read, a sum in f32 is written and read
+            copies += 8 * (held + near + far) / 2 / MEMORY
+            home = travel(near, far)
         beside = travel(near, far) + home
-        gpu, comes = 0.0, travel(near, far)
+        comes = travel(near, far)
         for g in range(groups):
             begin = max(gpu, comes)
             lost = BESIDE * beside if g + 1 < groups else 0

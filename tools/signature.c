@@ -67,10 +67,14 @@ static void attention(Arena *a, Signature *s, const Variant *v, Dtype t) {
     }
 }
 
-static void set_signs(Arena *a, Signature *s, const Variant *v) {
+static void set_draws(Arena *a, Signature *s, const Variant *v) {
     int *sign = ARENA_ARRAY(a, int, v->inputs.n);
     decay_signs(a, v, sign);
-    for (int i = 0; i < v->inputs.n; i++) s->args.data[sig_operands(s) + i].sign = sign[i];
+    for (int i = -1; i < v->inputs.n; i++) {
+        SigArg *g = &s->args.data[i < 0 ? sig_arg(s, "k") : sig_operands(s) + i];
+        if (i >= 0) g->sign = sign[i];
+        g->unit = decay_takes_unit(a, v, i);
+    }
 }
 
 // ---- other layouts
@@ -172,7 +176,7 @@ Signature *sig_of_batch(Arena *a, const Variant *v, Dtype dtype, BatchLayout bat
     batch_sizes(a, s, v);
     if (s->recurrence) {
         batch_recurrence(a, s, v, dtype);
-        set_signs(a, s, v);
+        set_draws(a, s, v);
         return s;
     }
     add_rows(a, s, "q", ARG_QKV, dtype, SIZE_HQ, v->D);
@@ -199,7 +203,7 @@ Signature *sig_of_variant(Arena *a, const Variant *v, Dtype dtype) {
         recurrence(a, s, v, dtype);
     else
         attention(a, s, v, dtype);
-    set_signs(a, s, v);
+    set_draws(a, s, v);
     return s;
 }
 

@@ -32,7 +32,8 @@ typedef struct SigArg {
         optional; // zeros when nothing names it (state0, the gradients of emits and of the state); ARG_INDEX: left out
     bool of_rows; // an attention's emit, or its gradient: a number of each row
     int of;       // a gradient: of which argument
-    int sign; // of an input, where nothing names it: what is drawn is 1: at least 0, -1: at most 0
+    int sign;  // of an input, where nothing names it: what is drawn is 1: at least 0, -1: at most 0
+    bool unit; // ... has rows with a norm of about 1
     SigExtent extent[TENSOR_MAX_RANK];
 } SigArg;
 

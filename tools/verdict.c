@@ -13,6 +13,7 @@ void slack_free(Slack *s) {
     oracle_free(&s->written);
     oracle_free(&s->opened);
     oracle_free(&s->moved);
+    oracle_free(&s->stored);
 }
 
 static double norm_of(const double *x, const double *from, const unsigned char *open, int64_t n) {
@@ -58,6 +59,15 @@ static double underflow(const Binding *b) {
     return 0x1p-126 * norm[0] * norm[1] * fmax(norm[2], norm[3]);
 }
 
+static bool is_short(const Binding *b) { return dtype_bytes(b->sig->args.data[0].dtype) == 2; }
+
+// Of f16 and bf16.
+static Status ask_stored(Slack *s, const Binding *b, const Oracle *x) {
+    if (s->is_stored || b->sig->recurrence || !is_short(b)) return STATUS_DONE;
+    s->is_stored = true;
+    return oracle_gradients_stored(&s->stored, x, s->v, b);
+}
+
 typedef struct Range { // of elements
     int64_t at, n;
 } Range;
@@ -70,17 +80,56 @@ static double norm_in(Range r, const double *x, const double *from, const unsign
 static double terms_of(const Slack *s, const Binding *b, int i, Range r, const unsigned char *open,
                        double bound) {
     double terms = norm_in(r, s->sizes.out[i], NULL, open);
-    if (dtype_bytes(b->sig->args.data[0].dtype) > 2) return bound * terms;
+    if (!is_short(b)) return bound * terms;
     return bound * norm_in(r, s->parts.out[i], NULL, open) + tensor_tolerance(DT_F32) * terms;
 }
 
-// Beside what the type may be off by.
-static double slack_of_gradient(const Slack *s, const Binding *b, const Oracle *x, int i, Range r,
-                                const unsigned char *open, double bound) {
-    double size = norm_in(r, x->out[i], NULL, open), terms = terms_of(s, b, i, r, open, bound);
-    return (terms > bound * size ? terms / 6 : 0) +
-           4 * s->times * norm_in(r, s->moved.out[i], NULL, open) +
-           2 * norm_in(r, s->written.out[i], x->out[i], open) + underflow(b);
+typedef struct Gradient {
+    const Slack *s;
+    const Binding *b;
+    const Oracle *x;
+    int arg;
+    const unsigned char *open;
+    double bound, of_outputs; // of the type
+} Gradient;
+
+// What rounding in f32 may do to elements.
+static double slack_in_f32(const Gradient *g, Range r) {
+    const Slack *s = g->s;
+    int i = g->arg;
+    return 4 * s->times * norm_in(r, s->moved.out[i], NULL, g->open) +
+           2 * norm_in(r, s->written.out[i], g->x->out[i], g->open) + underflow(g->b);
+}
+
+// Elements of this size may be off by the type's bound, and by a part of their terms.
+static double most_by_bound(const Gradient *g, Range r, double size) {
+    const Slack *s = g->s;
+    double own = norm_in(r, g->x->out[g->arg], NULL, g->open), most = g->bound * size, terms;
+    if (!s->asked) return most;
+    terms = terms_of(s, g->b, g->arg, r, g->open, g->of_outputs);
+    return most + (terms > g->of_outputs * own ? terms / 6 : 0) + slack_in_f32(g, r);
+}
+
+static const double FEW = 0.25, // of the type's bound: what no rounding between products makes
+    ROUNDINGS = 3;              // as much as such roundings made of the reference
+
+// By what roundings to the type made of the reference.
+static double most_by_roundings(const Gradient *g, Range r, double size) {
+    const Slack *s = g->s;
+    double most = FEW * g->bound * size;
+    if (s->is_stored)
+        most +=
+            ROUNDINGS * s->times * norm_in(r, s->stored.out[g->arg], g->x->out[g->arg], g->open);
+    if (!s->asked) return most;
+    return most + slack_in_f32(g, r) +
+           tensor_tolerance(DT_F32) * norm_in(r, s->sizes.out[g->arg], NULL, g->open);
+}
+
+static double most_of_gradient(const void *ctx, Range r, double size) {
+    const Gradient *g = ctx;
+    double most = most_by_bound(g, r, size);
+    bool finer = is_short(g->b) && !g->b->sig->recurrence;
+    return finer ? fmin(most, most_by_roundings(g, r, size)) : most;
 }
 
 // Whether an element of a gradient may be NaN, since a row that adds to it is lost: one of dq has one row.
@@ -167,10 +216,10 @@ static Range row_of(const Tensor *t, int64_t row) {
     return (Range){row * n, n};
 }
 
-// size: of each element, what it is a sum of. slack(ctx, row): by how much more a row may be off.
+// size: of each element, what it is a sum of. most(ctx, row, size): by how much a row of this size may be off, WORST times.
 static void find_worst(Verdict *v, const Tensor *t, const double *ref, const double *size,
-                       const unsigned char *open, double bound,
-                       double (*slack)(const void *, Range), const void *ctx) {
+                       const unsigned char *open, double (*most)(const void *, Range, double),
+                       const void *ctx) {
     int64_t n = row_of(t, 0).n, rows = n ? t->count / n : 0;
     // Rows of less than a tenth of what all are in the mean are as exact as such a one.
     double least = rows ? norm_of(size, NULL, open, t->count) / sqrt((double)rows) / 10 : 0;
@@ -178,41 +227,23 @@ static void find_worst(Verdict *v, const Tensor *t, const double *ref, const dou
     for (int64_t i = 0; i < rows; i++) {
         Range r = row_of(t, i);
         double off = off_by(t, r, ref, open), all = norm_in(r, size, NULL, open) + least;
-        double may = WORST * (bound * all + (slack ? slack(ctx, r) : 0));
-        double unit = all > 0 ? all : 1;
+        double may = WORST * most(ctx, r, all), unit = all > 0 ? all : 1;
         if (off * v->may > v->off * may) v->off = off / unit, v->may = may / unit, v->row = i;
     }
-}
-
-typedef struct Gradient {
-    const Slack *s;
-    const Binding *b;
-    const Oracle *x;
-    int arg;
-    const unsigned char *open;
-    double bound; // of outputs
-} Gradient;
-
-static double slack_of_row(const void *ctx, Range r) {
-    const Gradient *g = ctx;
-    return slack_of_gradient(g->s, g->b, g->x, g->arg, r, g->open, g->bound);
 }
 
 static void compare_gradient(Verdict *v, const Slack *s, const Binding *b, const Oracle *x, int i,
                              const unsigned char *open, double bound) {
     const Tensor *t = &b->tensor[i];
     Range all = {0, t->count};
+    Gradient g = {s, b, x, i, open, v->bound, bound};
+    double size = norm_in(all, x->out[i], NULL, open), unit = size > 0 ? size : 1;
     v->error = cmd_error(t, x->out[i], open, false);
-    Gradient g = {s, b, x, i, open, bound};
+    v->most = most_of_gradient(&g, all, unit) / unit;
     if (!b->sig->recurrence && b->sig->args.data[i].of < sig_operands(b->sig))
-        find_worst(v, t, x->out[i], x->out[i], open, v->bound, s->asked ? slack_of_row : NULL, &g);
-    if (s->asked) {
-        double size = norm_in(all, x->out[i], NULL, open), more = slack_of_row(&g, all);
-        bool unsettled =
-            s->times > 1 && !(norm_in(all, s->moved.out[i], NULL, open) <= 1e-3 * size);
-        v->most = unsettled ? INFINITY : v->bound + (size > 0 ? more / size : more);
-        if (unsettled) v->may = INFINITY;
-    }
+        find_worst(v, t, x->out[i], x->out[i], open, most_of_gradient, &g);
+    if (s->asked && s->times > 1 && !(norm_in(all, s->moved.out[i], NULL, open) <= 1e-3 * size))
+        v->most = v->may = INFINITY; // unsettled
 }
 
 static Status verdict_of_gradient(Verdict *v, Slack *s, const Binding *b, const Oracle *x, int arg,
@@ -220,9 +251,11 @@ static Status verdict_of_gradient(Verdict *v, Slack *s, const Binding *b, const 
     unsigned char *open = not_compared(s, b, x, arg);
     v->bound = v->most = bound * tensor_tolerance_gradients() * s->times;
     compare_gradient(v, s, b, x, arg, open, bound);
+    Status is = verdict_good(v) ? STATUS_DONE : ask_stored(s, b, x);
+    if (!verdict_good(v) && is == STATUS_DONE) compare_gradient(v, s, b, x, arg, open, bound);
     free(open);
-    if (verdict_good(v)) return STATUS_DONE;
-    Status is = ask_slack(s, b, x);
+    if (verdict_good(v) || is != STATUS_DONE) return is;
+    is = ask_slack(s, b, x);
     if (is != STATUS_DONE || b->sig->recurrence) return is;
     open = not_compared(s, b, x, arg);
     compare_gradient(v, s, b, x, arg, open, bound);
@@ -235,18 +268,19 @@ typedef struct Output {
     const Oracle *x;
     int arg;
     const unsigned char *open;
+    double bound;
 } Output;
 
-static double noise_of_row(const void *ctx, Range r) {
+static double most_of_output(const void *ctx, Range r, double size) {
     const Output *o = ctx;
-    return 2 * norm_in(r, o->x->written[o->arg], o->x->out[o->arg], o->open);
+    return o->bound * size + 2 * norm_in(r, o->x->written[o->arg], o->x->out[o->arg], o->open);
 }
 
 static void compare_output(Verdict *v, const Binding *b, const Oracle *x, int arg, double bound) {
-    Output o = {x, arg, oracle_open(x, &b->sig->args.data[arg])};
+    Output o = {x, arg, oracle_open(x, &b->sig->args.data[arg]), bound};
     v->most = bound + slack_of_output(b, x, arg);
     if (x->o_size && !b->sig->args.data[arg].of_rows)
-        find_worst(v, &b->tensor[arg], x->out[arg], x->o_size, o.open, bound, noise_of_row, &o);
+        find_worst(v, &b->tensor[arg], x->out[arg], x->o_size, o.open, most_of_output, &o);
 }
 
 Status verdict_of(Verdict *v, Slack *s, const Binding *b, Oracle *x, int arg, double bound) {

@@ -22,6 +22,8 @@ typedef struct Slack {
     Oracle opened;  // the reference's where elements that hang on an open decision take part
     Oracle moved;   // how far rounding may move it
     bool asked;
+    Oracle stored; // from factors that are rounded to the type; f16 and bf16 alone
+    bool is_stored;
 } Slack;
 // What moves inputs by a rounding of their type.
 double slack_step(bool tf32);

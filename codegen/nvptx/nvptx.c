@@ -201,6 +201,8 @@ static void leave_unless(Cg *cg, Val runs) {
 }
 
 static void nv_met(Cg *cg) {
+    if (cg->k->schedule.finish && cg->k->purpose == PURPOSE_CONVERT)
+        leave_unless(cg, nv90_is_left_over(cg));
     if (is_early(cg, PURPOSE_COMBINE)) statement(cg, "griddepcontrol.wait;");
 }
 

@@ -25,19 +25,54 @@ static Nv90Walk walk_from(Cg *cg, int parity) {
     return w;
 }
 
+static bool takes(const TileOp *op, const TileValue *ring) {
+    return op->kind == TILE_TAKE && op->args.data[0] == ring;
+}
+
+// Whether each tile of `ring` is taken behind one of `first`, in the same block, and each of that before one of this.
+static bool follows(const TileBlock *b, const TileValue *first, const TileValue *ring) {
+    int ahead = 0;
+    for (const TileOp *op = b->first; op; op = op->next) {
+        ahead += takes(op, first) - takes(op, ring);
+        bool either = takes(op, first) || takes(op, ring);
+        if ((either && op->when) || ahead < 0 || ahead > 1 || !follows(&op->body, first, ring))
+            return false;
+    }
+    return ahead == 0;
+}
+
+static bool is_taken(const TileOp *role, const TileValue *ring) {
+    for (const TileOp *op = tile_next(&role->body, NULL); op; op = tile_next(&role->body, op))
+        if (takes(op, ring)) return true;
+    return false;
+}
+
+static int taken_with(const Nv90 *h, int pipe) {
+    const Nv90Pipe *p = &h->pipes.data[pipe];
+    if (p->leader >= 0 || p->giver || !is_taken(h->role, p->ring)) return -1;
+    for (int i = 0; i < h->pipes.n; i++) {
+        const Nv90Pipe *first = &h->pipes.data[i];
+        if (i == pipe || first->leader >= 0 || first->giver || first->with >= 0 ||
+            first->ring->stages != p->ring->stages)
+            continue;
+        if (follows(&h->role->body, first->ring, p->ring)) return i;
+    }
+    return -1;
+}
+
 // A role's variables: every pipe is followed from its beginning.
 static void begin_variables(Cg *cg) {
     Nv90 *h = nv90_state(cg);
-    Val zero = cg_i32(cg, 0);
+    for (int i = 0; i < h->pipes.n; i++) h->pipes.data[i].with = -1;
     for (int i = 0; i < h->pipes.n; i++) {
         Nv90Pipe *p = &h->pipes.data[i];
         p->fills = walk_from(cg, 1), p->takes = walk_from(cg, 0);
-        p->last = cg_alloca(cg, cg->i32, "last");
+        p->last = walk_from(cg, 0);
+        p->with = taken_with(h, i);
         p->place = nv90_place(cg, nv90_shared(cg, p->data));
-        cg_store(cg, zero, p->last);
     }
     h->shared = shares_in_turns(h->role) ? cg_alloca(cg, cg->i32, "shared") : NULL;
-    if (h->shared) cg_store(cg, zero, h->shared);
+    if (h->shared) cg_store(cg, cg_i32(cg, 0), h->shared);
     h->flight.n = h->wide.n = 0;
     nv90_tiles_begin(cg);
 }
@@ -65,10 +100,18 @@ static void turn(Cg *cg, const TileOp *op) {
     nv90_bar_arrive(cg, cg_plus(cg, next, turn_barrier(h)), 2 * NV90_GROUP);
 }
 
+// The producer's warps, of which one thread has something to do, but the first.
+static void others_finish(Cg *cg) {
+    Blk on = cg_if(cg, cg_icmp(cg, LLVMIntUGT, nv_state(cg)->warp, cg_i32(cg, 0)), "others");
+    nv90_finish(cg);
+    cg_enter(cg, on);
+}
+
 // One thread of the producer's warps runs; the others are done.
 static void only_one(Cg *cg) {
     Blk idle = nv90_one(cg), one = cg_here(cg);
     cg_at(cg, idle);
+    if (cg->k->schedule.finish) others_finish(cg);
     LLVMBuildRetVoid(cg->b);
     cg_at(cg, one);
 }
@@ -103,6 +146,8 @@ static void role(Cg *cg, const TileOp *op) {
     begin_variables(cg);
     cg_lower_block(cg, &op->body, NULL);
     if (!is_producer(op)) nv90_stores_end(cg);
+    if (is_producer(op) && cg->k->schedule.finish)
+        nv90_barrier_arrive(cg, nv90_shared(cg, h->over), NULL);
     if (h->blocks > 1) nv90_cluster_sync(cg); // nobody tells or copies to a block that is gone
     LLVMBuildRetVoid(cg->b);
     *s = outer;

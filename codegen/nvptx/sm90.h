@@ -31,8 +31,9 @@ typedef struct Nv90Pipe {
     int leader;            // which pipe's stages and barriers a vector has; -1: its own
     int bytes;             // that fill a stage, with those of vectors
     Nv90Walk fills, takes; // of the current role, which may take what it gives;
-    Val last;              // an alloca: the stage taken last
-    Val place;             // i64: of the ring, as descriptors want it
+    int with; // the pipe that the role takes from before each of these: its stages and parities are the same; -1: none
+    Nv90Walk last; // allocas: of the stage taken last
+    Val place;     // i64: of the ring, as descriptors want it
 } Nv90Pipe;
 
 typedef struct Nv90Map { // a tensor map among the kernel's arguments
@@ -68,6 +69,7 @@ typedef struct Nv90 { // of a kernel with roles
     VEC(CgValue *) flight;    // what products make that have not landed
     int done;                 // a barrier that reads as complete at parity 1, always
     int nobody;               // one that nobody waits for
+    int over;                 // one that is complete once the block has no more tiles
     int numbers, told, heard; // tiles in shared memory and their barriers, HOME_AHEAD of each
     int asked, answers;       // clusters: barriers and numbers, HOME_ANSWERS of each (sm90_tiles.c)
     int blocks;               // of a cluster
@@ -167,12 +169,20 @@ void nv90_write_matrix(Cg *cg, const TileValue *v, const TileShared *tile, Val b
 // A map's elements to its place in shared memory, for products of the warpgroup or the role.
 void nv90_share(Cg *cg, const TileOp *map);
 void nv90_stores_end(Cg *cg);
+// Sums that are converted while the nest runs (sm90_finish.c). At the end of a tile: what its sums are is told. What the producer's idle
+// warps do. Of the kernel behind: whether its tile is not converted yet.
+void nv90_tell_summed(Cg *cg);
+void nv90_finish(Cg *cg);
+Val nv90_is_left_over(Cg *cg);
 
 // ---- instructions (sm90_ops.c). Addresses are i32 in shared memory.
+// What a sum adds to something else, which *address becomes; 0: it is no such sum.
+int64_t nv90_constant_part(Val *address);
 Val nv90_if(Cg *cg, Val condition); // i1 -> i32, for the asm forms with a predicate
 void nv90_barrier_init(Cg *cg, Val barrier, int count);
 void nv90_barrier_fence(Cg *cg); // initialised barriers are seen by the copy engine
 void nv90_barrier_wait(Cg *cg, Val barrier, Val parity);
+Val nv90_barrier_test(Cg *cg, Val barrier, Val parity);  // i1: whether the wait would be over
 void nv90_barrier_arrive(Cg *cg, Val barrier, Val when); // when: i1 or NULL
 Val nv90_remote(Cg *cg, Val address, Val rank); // the same place in another block of the cluster
 void nv90_remote_arrive(Cg *cg, Val barrier, Val when);   // barrier: remote
@@ -192,6 +202,7 @@ void nv90_bulk_store(Cg *cg, Val map, Val from, const Val *at, int rank, Val whe
 void nv90_bulk_commit(Cg *cg);
 // All of this thread's stores but the last ones have read their source.
 void nv90_bulk_wait_read(Cg *cg, int but);
+void nv90_bulk_wait(Cg *cg, int but); // and have written what they write
 void nv90_add_words(Cg *cg, Val to, const Val x[4],
                     Val when); // f32 to global memory, at a multiple of 16 bytes; when: i1
 // Adds f32 to global memory, at a multiple of 16 bytes; when: i1.
@@ -206,6 +217,10 @@ Val nv90_elect(Cg *cg); // i1: one thread of the warp
 Blk nv90_one(Cg *cg);
 void nv90_load_words(Cg *cg, Val from, Val v[4]); // i32, at a multiple of 16 bytes
 void nv90_store_words(Cg *cg, Val to, const Val v[4]);
+// Behind all that the thread knows to be written, 1 is added to an f32; who hears the sum sees that. Addresses are global.
+void nv90_tell(Cg *cg, Val to);
+Val nv90_hear(Cg *cg, Val from);
+void nv90_rest(Cg *cg, int ns);
 Val nv90_count_up(Cg *cg, Val counter, Val last); // the old value; wraps to 0 after `last`
 // A shared operand: leading and stride byte offsets as wgmma's descriptors want them.
 Val nv90_place(Cg *cg, Val address); // i64, of a descriptor
@@ -221,9 +236,10 @@ struct Nv90Product { // one group of wgmmas over the contracted axis, 16 at a st
     Val left, right;                   // descriptors; left NULL: from registers
     const Val *registers;              // 4 for each step
     const int *left_step, *right_step; // what to add to a descriptor at each step
-    bool transposed;                   // the contracted axis runs along the right operand's rows
-    bool left_transposed;              // along the left one's, in shared memory
-    bool accumulate;                   // acc holds what to add to
+    bool words;           // descriptors are their lower words, i32; the upper ones are alike
+    bool transposed;      // the contracted axis runs along the right operand's rows
+    bool left_transposed; // along the left one's, in shared memory
+    bool accumulate;      // acc holds what to add to
     int most; // columns of an instruction; those of the next ones lie `beyond`, in a descriptor's units
     int beyond;
     Val middle; // i64: the right operand from its second instruction on, in every second one; NULL: as the first

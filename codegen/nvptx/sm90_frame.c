@@ -113,7 +113,8 @@ static void place_barriers(Nv90 *h, int at) {
     }
     h->done = at;
     h->nobody = at + 8;
-    h->told = at + 16;
+    h->over = at + 16;
+    h->told = at + 24;
     h->heard = h->told + 8 * HOME_AHEAD;
     h->asked = h->heard + 8 * HOME_AHEAD;
     h->answers = h->asked + (h->blocks > 1 ? 8 * HOME_ANSWERS : 0);
@@ -256,6 +257,7 @@ static void init_barriers(Cg *cg) {
     }
     init_ring(cg, h->done, 1, 1);
     init_ring(cg, h->nobody, 1, 1);
+    init_ring(cg, h->over, 1, 1);
     init_ring(cg, h->told, HOME_AHEAD, 1);
     init_ring(cg, h->heard, HOME_AHEAD, listeners(cg));
     if (h->blocks > 1) init_ring(cg, h->asked, HOME_ANSWERS, 1);

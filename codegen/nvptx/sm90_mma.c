@@ -50,26 +50,57 @@ static Val *left_registers(Cg *cg, const Operands *o, int n) {
     return r;
 }
 
-// A stage's descriptor is the ring's and so many stages: one instruction in a loop.
-Val nv90_operand(Cg *cg, const TileValue *v, int leading) {
+// Of descriptors, or their words.
+static Val by_constant(Cg *cg, Val at, int by) {
+    return by ? cg_add(cg, at, LLVMConstInt(LLVMTypeOf(at), (uint64_t)by, true)) : at;
+}
+static Val by_number(Cg *cg, Val n, int each) {
+    return cg_mul(cg, n, LLVMConstInt(LLVMTypeOf(n), (uint64_t)each, true));
+}
+static Val group_of(Cg *cg, bool word) {
+    Val group = nv90_state(cg)->group;
+    return word ? group : cg_zext(cg, group, cg->i64);
+}
+
+// A nest of gradients has so many descriptors that ptxas has no uniform registers for them: they are words, whose constants the products add.
+static bool in_words(const Cg *cg) { return cg->k->purpose == PURPOSE_GRADIENTS; }
+
+// In a descriptor's units.
+static int bytes16(int bytes) { return bytes / 16; }
+
+// Which does not change: where a ring lies, or a panel of it, and what a descriptor says besides.
+static int fixed_part(Cg *cg, const TileValue *v, int leading) {
+    int fixed = in_words(cg) ? (leading >> 4) << 16 : 0;
+    if (v->def->kind == TILE_MAP) return fixed;
+    const Nv90Pipe *p = nv90_pipe(cg, tile_source(v));
+    if (in_words(cg)) fixed += bytes16(p->data);
+    assert(v->def->from_column % HOME_PANEL == 0 && "of whole panels");
+    return fixed + v->def->from_column / HOME_PANEL * bytes16(p->tile.rows * HOME_PITCH);
+}
+
+// The rest. A stage's descriptor is the ring's and so many stages: one instruction in a loop.
+static Val changing_part(Cg *cg, const TileValue *v, int leading) {
     bool piped = v->def->kind != TILE_MAP; // otherwise it has one place
     const Nv90Pipe *p = piped ? nv90_pipe(cg, tile_source(v)) : NULL;
-    Val place = piped ? p->place : nv90_place(cg, cg->value[v->id].mem);
-    Val first = nv90_descriptor(cg, place, leading, 8 * HOME_PITCH);
+    Val place = !piped         ? nv90_place(cg, cg->value[v->id].mem)
+                : in_words(cg) ? nv90_place(cg, nv90_shared(cg, 0))
+                               : p->place;
+    Val first = in_words(cg) ? cg_trunc(cg, place, cg->i32)
+                             : nv90_descriptor(cg, place, leading, 8 * HOME_PITCH);
     if (!piped) return first;
-    if (v->def->from_column) { // of whole panels
-        int panel = v->def->from_column / HOME_PANEL;
-        assert(v->def->from_column % HOME_PANEL == 0);
-        first = cg_add(cg, first, cg_i64(cg, panel * p->tile.rows * HOME_PITCH / 16));
-    }
-    Val stage = cg_zext(cg, nv90_state(cg)->stage[v->id], cg->i64);
-    return cg_add(cg, first, cg_mul(cg, stage, cg_i64(cg, p->tile.bytes / 16)));
+    Val stage = nv90_state(cg)->stage[v->id];
+    if (!in_words(cg)) stage = cg_zext(cg, stage, cg->i64);
+    return cg_add(cg, first, by_number(cg, stage, bytes16(p->tile.bytes)));
+}
+
+Val nv90_operand(Cg *cg, const TileValue *v, int leading) {
+    return by_constant(cg, changing_part(cg, v, leading), fixed_part(cg, v, leading));
 }
 
 Val nv90_left(Cg *cg, const TileValue *v) {
-    Val group = cg_zext(cg, nv90_state(cg)->group, cg->i64);
-    Val mine = cg_mul(cg, group, cg_i64(cg, 64 * HOME_PITCH / 16));
-    return cg_add(cg, nv90_operand(cg, v, 16), mine);
+    Val mine = by_number(cg, group_of(cg, in_words(cg)), bytes16(64 * HOME_PITCH));
+    Val at = cg_add(cg, changing_part(cg, v, 16), mine);
+    return by_constant(cg, at, fixed_part(cg, v, 16));
 }
 
 // From how many steps on a descriptor that changes is less than one that does not: of what a loop does not
@@ -97,7 +128,7 @@ static Val left_descriptor(Cg *cg, const Operands *o, const TileShared *t, int s
     assert(t->order == ORDER_PANELS && !(transposed && has_rows(sum)));
     Val taken = h->rows[o->left->id], stage = h->stage[o->right->id];
     if (!has_rows(sum)) return nv90_operand(cg, o->left, transposed ? t->rows * HOME_PITCH : 16);
-    if (!taken) return nv90_left(cg, o->left);
+    if (!taken || in_words(cg)) return nv90_left(cg, o->left);
     return stage && steps >= WORTH_A_CHANGE ? changing(cg, taken, stage) : taken;
 }
 
@@ -106,24 +137,26 @@ static Val left_descriptor(Cg *cg, const Operands *o, const TileShared *t, int s
 static Val right_descriptor(Cg *cg, const Operands *o, const TileShared *t, const CgFragment *sum,
                             Nv90Product *p) {
     bool transposed = t->row_axis == o->axis;
-    Val all = nv90_operand(cg, o->right, transposed ? t->rows * HOME_PITCH : 16);
-    if (has_rows(sum)) return all;
+    int leading = transposed ? t->rows * HOME_PITCH : 16, fixed = fixed_part(cg, o->right, leading);
+    Val all = changing_part(cg, o->right, leading);
+    if (has_rows(sum)) return by_constant(cg, all, fixed);
     int columns = layout_share(&sum->is, LAYOUT_REG, sum->columns) * // of a warpgroup
                   layout_share(&sum->is, LAYOUT_LANE, sum->columns);
     assert(columns % (transposed ? HOME_PANEL / 2 : 8) == 0 &&
            "a warpgroup's are whole halves of panels, or rows");
-    Val group = cg_zext(cg, nv90_state(cg)->group, cg->i64);
+    Val group = group_of(cg, in_words(cg));
     int rows = transposed ? columns / HOME_PANEL * t->rows : columns;
-    int half = HOME_PITCH / 2 / 16, panel = t->rows * HOME_PITCH / 16;
-    Val first = cg_mul(cg, group, cg_i64(cg, rows * HOME_PITCH / 16));
+    int half = bytes16(HOME_PITCH / 2), panel = bytes16(t->rows * HOME_PITCH);
+    Val first = by_number(cg, group, bytes16(rows * HOME_PITCH));
     if (transposed && columns % HOME_PANEL) {
-        first = cg_add(cg, first, cg_mul(cg, group, cg_i64(cg, half)));
-        Val middle = cg_add(cg, cg_i64(cg, half), cg_mul(cg, group, cg_i64(cg, panel - 2 * half)));
-        p->middle = cg_add(cg, cg_add(cg, all, first), middle);
+        first = cg_add(cg, first, by_number(cg, group, half));
+        Val middle = by_number(cg, group, panel - 2 * half);
+        p->middle = by_constant(cg, cg_add(cg, cg_add(cg, all, first), middle), fixed + half);
         p->most = HOME_PANEL / 2;
     }
-    Val mine = cg_add(cg, all, first), stage = nv90_state(cg)->stage[o->left->id];
-    return stage && p->steps >= WORTH_A_CHANGE ? changing(cg, mine, stage) : mine;
+    Val mine = by_constant(cg, cg_add(cg, all, first), fixed),
+        stage = nv90_state(cg)->stage[o->left->id];
+    return stage && p->steps >= WORTH_A_CHANGE && !in_words(cg) ? changing(cg, mine, stage) : mine;
 }
 
 static void begin_sum(Cg *cg, const TileOp *op) {
@@ -208,6 +241,7 @@ void nv90_mma(Cg *cg, const TileOp *op) {
     begin_sum(cg, op);
     Nv90Product p = {.dtype = o.right->dtype, .columns = 2 * value->n, .acc = value->e};
     p.accumulate = op->args.n > 2;
+    p.words = in_words(cg);
     p.steps = cg->k->axes[o.axis].extent / 16;
     p.transposed = right.row_axis == o.axis;
     p.right_step = steps(cg, &right, p.transposed, p.steps);

@@ -24,10 +24,26 @@ static void say(Cg *cg, const char *text, int n, ...) {
     statement(cg, text, &"r,r,r,r,r,~{memory}"[2 * (MOST - n)], v, n);
 }
 
+// An address in shared memory that is made of another and a constant, which an instruction adds for nothing: *address becomes the other one.
+int64_t nv90_constant_part(Val *address) {
+    Val sum = LLVMIsAInstruction(*address);
+    if (!sum || LLVMGetInstructionOpcode(sum) != LLVMAdd) return 0;
+    Val by = LLVMGetOperand(sum, 1);
+    if (!LLVMIsAConstantInt(by)) return 0;
+    *address = LLVMGetOperand(sum, 0);
+    return LLVMConstIntGetSExtValue(by);
+}
+
+// `text` of an operation at a barrier, whose address it has as [$0+%d].
+static const char *at_barrier(Cg *cg, const char *text, Val *barrier) {
+    return arena_printf(cg->arena, text, (int)nv90_constant_part(barrier));
+}
+
 #define WHERE(k, text) "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $" #k ", 0;\n\t@p " text ";\n\t}"
 #define TRY_WAIT "mbarrier.try_wait.parity.shared::cta.b64"
 #define WAITED(text)                                                                               \
-    "{\n\t.reg .pred p;\nWAIT:\n\t" text " p, [$0], $1;\n\t@p bra DONE;\n\tbra WAIT;\nDONE:\n\t}"
+    "{\n\t.reg .pred p;\nWAIT:\n\t" text " p, [$0+%d], $1;\n\t@p bra DONE;\n\tbra "                \
+    "WAIT;\nDONE:\n\t}"
 
 Val nv90_if(Cg *cg, Val condition) { return cg_zext(cg, condition, cg->i32); }
 
@@ -40,14 +56,25 @@ void nv90_barrier_init(Cg *cg, Val barrier, int count) {
 void nv90_barrier_fence(Cg *cg) { say(cg, "fence.mbarrier_init.release.cluster;", 0); }
 
 void nv90_barrier_wait(Cg *cg, Val barrier, Val parity) {
-    say(cg, WAITED(TRY_WAIT), 2, barrier, parity);
+    const char *text = at_barrier(cg, WAITED(TRY_WAIT), &barrier);
+    say(cg, text, 2, barrier, parity);
+}
+
+Val nv90_barrier_test(Cg *cg, Val barrier, Val parity) {
+    Val v[] = {barrier, parity};
+    Val done =
+        cg_asm(cg, cg->i32, v, 2,
+               "{\n\t.reg .pred p;\n\tmbarrier.test_wait.parity.shared::cta.b64 p, [$1], $2;\n\t"
+               "selp.b32 $0, 1, 0, p;\n\t}",
+               "=r,r,r,~{memory}", true);
+    return cg_not(cg, cg_is(cg, done, 0));
 }
 
 void nv90_barrier_arrive(Cg *cg, Val barrier, Val when) {
-    if (!when)
-        say(cg, "mbarrier.arrive.shared::cta.b64 _, [$0];", 1, barrier);
-    else
-        say(cg, WHERE(1, "mbarrier.arrive.shared::cta.b64 _, [$0]"), 2, barrier, nv90_if(cg, when));
+    const char *text = when ? WHERE(1, "mbarrier.arrive.shared::cta.b64 _, [$0+%d]")
+                            : "mbarrier.arrive.shared::cta.b64 _, [$0+%d];";
+    text = at_barrier(cg, text, &barrier);
+    say(cg, text, when ? 2 : 1, barrier, when ? nv90_if(cg, when) : NULL);
 }
 
 void nv90_barrier_arrive_for(Cg *cg, Val barrier, int n) {
@@ -78,7 +105,9 @@ void nv90_remote_tell(Cg *cg, Val to, Val word, Val barrier) {
 }
 
 void nv90_remote_wait(Cg *cg, Val barrier, Val parity) {
-    say(cg, WAITED("mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64"), 2, barrier, parity);
+    const char *text = at_barrier(
+        cg, WAITED("mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64"), &barrier);
+    say(cg, text, 2, barrier, parity);
 }
 
 void nv90_cluster_sync(Cg *cg) { say(cg, "barrier.cluster.arrive;\n\tbarrier.cluster.wait;", 0); }
@@ -171,6 +200,23 @@ void nv90_bulk_wait_read(Cg *cg, int but) {
     cg_intrinsic(cg, "llvm.nvvm.cp.async.bulk.wait.group.read", NULL, 0, &last, 1);
 }
 
+void nv90_bulk_wait(Cg *cg, int but) {
+    Val last = cg_i32(cg, but);
+    cg_intrinsic(cg, "llvm.nvvm.cp.async.bulk.wait.group", NULL, 0, &last, 1);
+}
+
+void nv90_tell(Cg *cg, Val to) {
+    statement(cg, "fence.acq_rel.gpu;\n\tred.relaxed.gpu.global.add.f32 [$0], 0f3F800000;",
+              "l,~{memory}", &to, 1);
+}
+
+Val nv90_hear(Cg *cg, Val from) {
+    return cg_asm(cg, cg->f32, &from, 1, "ld.acquire.gpu.global.f32 $0, [$1];", "=f,l,~{memory}",
+                  true);
+}
+
+void nv90_rest(Cg *cg, int ns) { say(cg, "nanosleep.u32 $0;", 1, cg_i32(cg, ns)); }
+
 void nv90_prefetch_map(Cg *cg, Val map) {
     statement(cg, "prefetch.tensormap [$0];", "l,~{memory}", &map, 1);
 }
@@ -232,6 +278,8 @@ Val nv90_place(Cg *cg, Val address) {
     return cg_zext(cg, at, cg->i64);
 }
 
+enum { HIGH_WORD = 8 * HOME_PITCH >> 4 | 1 << 30 }; // of all descriptors that are words
+
 Val nv90_descriptor(Cg *cg, Val place, int leading, int stride) {
     uint64_t rest =
         (uint64_t)(leading >> 4) << 16 | (uint64_t)(stride >> 4) << 32 | UINT64_C(1) << 62;
@@ -271,14 +319,26 @@ void nv90_wgmma_wait(Cg *cg, int pending, Val *tied, int n) {
     cg_struct_asm(cg, floats(cg, n), n, tied, n, code, c.s, tied);
 }
 
+static void descriptor(Text *t, const Nv90Product *p, const char *name, int from, int64_t by) {
+    if (p->words)
+        text_printf(t, "\tadd.s32 word, $%d, %d;\n\tmov.b64 %s, {word, %d};\n", from, (int)by, name,
+                    HIGH_WORD);
+    else
+        text_printf(t, "\tadd.s64 %s, $%d, %d;\n", name, from, (int)by);
+}
+
 // An instruction of columns [from, to). `$0..` are the accumulators; descriptors are moved along by what the step says.
 static void instruction(Text *t, const Nv90Product *p, int k, int from, int to, int left,
                         int right) {
     const char *type = p->dtype == DT_BF16 ? "bf16" : "f16";
     int part = from ? from / p->most : 0, parts = p->middle ? part / 2 : part;
-    int by = p->right_step[k] + parts * p->beyond;
-    text_printf(t, "\tadd.s64 db, $%d, %d;\n", right + (p->middle && part % 2), by);
-    if (p->left) text_printf(t, "\tadd.s64 da, $%d, %d;\n", left, p->left_step[k]);
+    bool middle = p->middle && part % 2;
+    Val first = middle ? p->middle : p->right, other = p->left;
+    int64_t by = p->right_step[k] + parts * p->beyond;
+    if (p->words) by += nv90_constant_part(&first);
+    descriptor(t, p, "db", right + middle, by);
+    by = p->left ? p->left_step[k] + (p->words ? nv90_constant_part(&other) : 0) : 0;
+    if (p->left) descriptor(t, p, "da", left, by);
     text_printf(t, "\twgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {", to - from, type, type);
     for (int i = from / 2; i < to / 2; i++) text_printf(t, i > from / 2 ? ",$%d" : "$%d", i);
     int a = left + 4 * k, keep = k > 0 || p->accumulate;
@@ -329,6 +389,11 @@ static void argument(Arguments *a, Val v, const char *constraint) {
     text_printf(&a->constraints, ",%s", constraint);
 }
 
+static void argument_descriptor(Arguments *a, const Nv90Product *p, Val v) {
+    if (p->words) nv90_constant_part(&v);
+    argument(a, v, p->words ? "r" : "l");
+}
+
 static int arguments_of(const Nv90Product *p) {
     int n = 6 + (p->left ? 1 : 4 * p->steps);
     return n + (p->before ? arguments_of(p->before) : 0);
@@ -340,9 +405,9 @@ static void chain(Cg *cg, Text *t, Arguments *a, const Nv90Product *p, int from,
     if (p->before) chain(cg, t, a, p->before, 0, p->before->steps);
     int left = results + a->n;
     for (int i = 0; !p->left && i < 4 * p->steps; i++) argument(a, p->registers[i], "r");
-    if (p->left) argument(a, p->left, "l");
-    argument(a, p->right, "l");
-    if (p->middle) argument(a, p->middle, "l");
+    if (p->left) argument_descriptor(a, p, p->left);
+    argument_descriptor(a, p, p->right);
+    if (p->middle) argument_descriptor(a, p, p->middle);
     if (p->full) {
         text_printf(t,
                     "\t{\n\t.reg .pred p;\nWAIT:\n\t" TRY_WAIT " p, [$%d], $%d;\n\t@p bra DONE;\n\t"
@@ -368,7 +433,7 @@ void nv90_wgmma(Cg *cg, const Nv90Product *p, int from, int to) {
     Text text = text_new(cg->arena), c = text_new(cg->arena);
     results(&c, n);
     Arguments a = {ARENA_ARRAY(cg->arena, Val, n + arguments_of(p)), 0, c};
-    text_puts(&text, "{\n\t.reg .b64 da, db;\n");
+    text_puts(&text, "{\n\t.reg .b64 da, db;\n\t.reg .b32 word;\n");
     chain(cg, &text, &a, p, from, to);
     text_puts(&text, "\t}");
     for (int i = 0; sums && i < n; i++) argument(&a, p->acc[i], arena_printf(cg->arena, "%d", i));

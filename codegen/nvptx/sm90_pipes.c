@@ -12,7 +12,7 @@
 static Val get(Cg *cg, Val variable) { return cg_load(cg, cg->i32, variable); }
 
 static Val barrier_at(Cg *cg, int ring, Val stage) {
-    return cg_add(cg, nv90_shared(cg, ring), cg_times(cg, stage, 8));
+    return cg_plus(cg, cg_add(cg, nv90_shared(cg, 0), cg_times(cg, stage, 8)), ring);
 }
 
 static Val stage_of(Cg *cg, const Nv90Pipe *p, Val variable) {
@@ -203,7 +203,7 @@ static void fill_by_threads(Cg *cg, const TileOp *op, const Nv90Pipe *p) {
 void nv90_fill(Cg *cg, const TileOp *op) {
     const Nv90Pipe *p = nv90_pipe(cg, op->args.data[0]);
     if (p->leader >= 0) {
-        Copy with = copy_of(cg, op, p, stage_of(cg, p, leader_of(cg, p)->last));
+        Copy with = copy_of(cg, op, p, stage_of(cg, p, leader_of(cg, p)->last.stage));
         start_copy(cg, p, &with);
         return;
     }
@@ -213,7 +213,7 @@ void nv90_fill(Cg *cg, const TileOp *op) {
     }
     Blk done = cg_if(cg, op->when ? cg_uniform(cg, op->when) : NULL, "when");
     Val stage = stage_of(cg, p, p->fills.stage);
-    if (p->bytes > p->tile.bytes) cg_store(cg, stage, p->last);
+    if (p->bytes > p->tile.bytes) cg_store(cg, stage, p->last.stage);
     Copy c = copy_of(cg, op, p, stage);
     nv90_barrier_wait(cg, barrier_at(cg, p->empty, stage), get(cg, p->fills.parity));
     Blk rest = nv90_state(cg)->all_produce ? nv90_one(cg) : NULL;
@@ -280,11 +280,12 @@ void nv90_take(Cg *cg, const TileOp *op) {
     Nv90 *h = nv90_state(cg);
     const Nv90Pipe *p = nv90_pipe(cg, op->args.data[0]);
     if (p->leader >= 0) {
-        bind_view(cg, op->results.data[0], p, stage_of(cg, p, leader_of(cg, p)->last));
+        bind_view(cg, op->results.data[0], p, stage_of(cg, p, leader_of(cg, p)->last.stage));
         return;
     }
     bool own = p->giver == h->role && p->ring->stages == 2;
-    Val stage = stage_of(cg, p, p->takes.stage), parity = get(cg, p->takes.parity);
+    const Nv90Walk *walk = p->with < 0 ? &p->takes : &h->pipes.data[p->with].last;
+    Val stage = stage_of(cg, p, walk->stage), parity = get(cg, walk->parity);
     if (own) find_own(cg, op, p, &stage, &parity);
     Val full = barrier_at(cg, p->full, stage), when = op->when ? cg_uniform(cg, op->when) : NULL;
     if (when) {
@@ -296,8 +297,9 @@ void nv90_take(Cg *cg, const TileOp *op) {
     else
         nv90_barrier_wait(cg, full, parity);
     if (p->by_threads) nv90_proxy_fence(cg); // products read what threads wrote
-    cg_store(cg, stage, p->last);
-    if (!own) advance(cg, p, &p->takes, when);
+    cg_store(cg, stage, p->last.stage);
+    cg_store(cg, parity, p->last.parity);
+    if (!own && p->with < 0) advance(cg, p, &p->takes, when);
     bind_view(cg, op->results.data[0], p, stage);
 }
 
@@ -351,7 +353,7 @@ void nv90_drop(Cg *cg, const TileOp *op) {
 
 void nv90_view(Cg *cg, const TileOp *op) {
     const Nv90Pipe *p = nv90_pipe(cg, op->args.data[0]);
-    bind_view(cg, op->results.data[0], p, stage_of(cg, p, p->last));
+    bind_view(cg, op->results.data[0], p, stage_of(cg, p, p->last.stage));
 }
 
 void nv90_beside(Cg *cg, const TileOp *op) {

@@ -211,6 +211,7 @@ static Nv90Point hear(Cg *cg, Slot s) {
 void nv90_next(Cg *cg, const TileOp *op) {
     bool behind = op->block->owner->kind == TILE_TILES; // a tile; the others begin
     Nv90 *h = nv90_state(cg);
+    if (behind) nv90_tell_summed(cg);
     h->behind = point_now(cg);
     Slot s = next_slot(cg);
     Blk told = is_producer(h) && h->all_produce ? cg_if(cg, h->lead, "tell") : NULL;

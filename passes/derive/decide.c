@@ -24,6 +24,9 @@
 //     dot * 0.125 + bias[j],  exp(s - rowmax(s))   ->  s = rounded(fma(dot, 0.125, bias[j]))
 //
 // A quotient stays approximate, but for one of numbers near f32's largest: a second rounding of it, in the backward, would be far away.
+// Likewise a product that may be f32's largest number: a bit more is infinite.
+//
+//     s / rowmax(abs(s)) * -3.4028235e38       ->  rounded(rounded(s / rowmax(abs(s))) * -3.4028235e38)
 //
 // A sum of scores that meets its own elements in a difference (s less its mean) does the same to what it adds
 // up: with one key the difference is 0.
@@ -35,8 +38,11 @@
 #include "passes/derive/decide.h"
 
 #include "passes/derive/limits.h"
+#include "passes/derive/magnitude.h"
 #include "passes/derive/tame.h"
 #include "passes/simplify/simplify.h"
+
+#include <math.h>
 
 enum { MOST_MET = 64 }; // told apart; the last stands for all beyond
 
@@ -196,12 +202,24 @@ static bool decides(const Decide *d, const Ex *e, int argument) {
     return is_steep(e, argument) && m->linear | m->otherwise;
 }
 
+// Whether one bit more of a product, which a factor near f32's end scales, is infinite.
+static bool ends_f32(const Decide *d, const Ex *e) {
+    static const double far = 100, end = 128, bits = 1e-5; // log2
+    if (e->type != EX_F32 || (e->op != EX_MUL && e->op != EX_DIV)) return false;
+    bool times = e->op == EX_MUL && e->args[0]->op == EX_CONST;
+    const Ex *c = e->args[times ? 0 : 1];
+    if (c->op != EX_CONST || c->f == 0) return false;
+    if (log2(fabs(c->f)) * (e->op == EX_MUL ? 1 : -1) < far) return false;
+    return fabs(row_relative(d->row, e) - end) < bits;
+}
+
 // From the root down: users before their arguments.
 static void find_decisions(Decide *d, const Ex *root) {
     const Ex **order;
     d->here = (ExMemo){0};
     for (int i = ex_order(d->scratch, &root, 1, &order); i-- > 0;) {
         const Ex *e = order[i];
+        if (ends_f32(d, e)) demand(d, e, false);
         if (ex_memo_get(&d->exact, e) || ex_memo_get(&d->here, e)) demand_parts(d, e);
         for (int k = 0; k < e->nargs; k++)
             if (decides(d, e, k)) demand(d, e->args[k], false);

@@ -491,6 +491,31 @@ static int narrow_weight(Derive *d, const Ex *weight, int sweep, NormalForm *nf)
     return sweep;
 }
 
+// A product or quotient with a power of two in the factor that hangs on the key alone; NULL: there is none.
+static const Ex *with_lift(ExPool *p, const Ex *e, float power) {
+    if (!ex_uses(e, SYM_S, 0) && !ex_uses(e, SYM_SHIFT, -1) && !ex_uses(e, SYM_R, -1))
+        return ex_2(p, EX_MUL, e, ex_f32(p, power));
+    if (e->op != EX_MUL && e->op != EX_DIV) return NULL;
+    const Ex *a = with_lift(p, e->args[0], power);
+    if (a) return ex_2(p, e->op, a, e->args[1]);
+    const Ex *b = e->op == EX_MUL ? with_lift(p, e->args[1], power) : NULL;
+    return b ? ex_2(p, e->op, e->args[0], b) : NULL;
+}
+
+// Where values have a factor of their own, its product with the weight may count as 0 though what v makes of it does not: it takes a
+// power of two, and what is deferred the same one less. v counts as at most 2^32. (f16 holds weights by a scale of its own.)
+static void lift_gate(Derive *d, NormalForm *nf) {
+    enum { LIFT = 32, SMALLEST = -126 }; // log2
+    ExPool *p = d->p;
+    if (!d->row->gates || d->narrows) return;
+    Magnitude m = row_magnitude(d->row, nf->elem);
+    if (m.least >= SMALLEST + LIFT || m.most > MAGNITUDE_MOST - LIFT) return;
+    const Ex *lifted = with_lift(p, nf->elem, ldexpf(1, LIFT)), *less = ex_f32(p, ldexpf(1, -LIFT));
+    if (!lifted) return;
+    nf->elem = lifted;
+    nf->factor = nf->factor ? ex_2(p, EX_MUL, nf->factor, less) : less;
+}
+
 static void derive_weight(Derive *d) {
     NormalForm nf;
     int last = 0;
@@ -499,6 +524,7 @@ static void derive_weight(Derive *d) {
         if (d->needed[k] && d->sweep[k] > last) last = d->sweep[k];
     last = place(d, weight, EX_ROWSUM, last, "the weight", &nf);
     last = narrow_weight(d, weight, last, &nf);
+    lift_gate(d, &nf);
     Stream *s = d->out;
     s->nsweeps = last + 1;
     s->shift = nf.shift ? add_shift(d, nf.shift, last) : -1;
@@ -516,7 +542,7 @@ static void derive_emits(Derive *d) {
     ExPool *p = d->p;
     for (int i = 0; i < d->row->emits.n; i++) {
         const Ex *v = d->row->emits.data[i].value;
-        ClassEnv env = {.s = CL_FINITE, .r = d->empty};
+        ClassEnv env = {.s = CL_FINITE, .r = d->empty, .limited = true};
         if (class_of(v, &env) & CL_NAN) {
             const Ex *none = ex_2(p, EX_AND, row_is_empty(d), ex_2(p, EX_NE, v, v));
             v = ex_select(p, none, ex_f32(p, -INFINITY), v);

@@ -12,6 +12,10 @@
 //
 //     m = max s;  A = m * -1.44;  exp2(s * 1.44 + A)      ->     A = -m;  exp2((s + A) * 1.44)
 //
+// Where a division cancels a factor of the row, the shift is multiplied once, and not each difference (large_unit.h):
+//
+//     exp2((s + A) * 1.44)      ->     exp2(fma(s, u, rounded(A * u))),  u = abs(A) > 2^30 / 1.44 ? 1 : 1.44
+//
 // In a later sweep the extremum is finished, and is a product that was rounded:
 //
 //     exp2(fma(s, 3535, -m))                              ->     exp2(rounded(s * 3535) - rounded(m))
@@ -35,6 +39,8 @@
 static const float LEAST_UNIT = 0x1p-40f, LARGEST_UNIT = 0x1p40f;
 // Of numbers beyond, a product with a unit may leave f32.
 static const double LARGEST = 0x1p120;
+// Of a larger unit, one of large numbers that is 1 leaves a weight of some that are not the largest.
+static const float LARGEST_OWN = 2;
 
 typedef struct Units {
     ExPool *p;
@@ -114,6 +120,7 @@ typedef struct First {
     float by;        // what the exponent has the state times ...
     const Ex *scale; // ... and a row scalar; NULL: none
     LargeFrom large; // 0: the shift is subtracted
+    LargeFrom own;   // not 0: it is a number in its own unit, and multiplied by itself
     bool failed;
 } First;
 
@@ -258,6 +265,17 @@ static const Ex *large_sum(First *f, const Ex *x, const Ex *shift) {
     return simp_2(p, EX_ADD, simp_2(p, EX_MUL, x, unit), shift);
 }
 
+// x * unit + rounded(shift * unit), where the shift's size says which unit.
+static const Ex *own_sum(First *f, const Ex *x, const Ex *shift) {
+    ExPool *p = f->p;
+    const Ex *unit = large_own_unit(p, shift, fabs((double)f->by), f->own);
+    shift = simp_1(p, EX_ROUNDED, simp_2(p, EX_MUL, shift, unit));
+    if (!x) return shift;
+    const Ex *reduced = as_reduced(f, x);
+    x = simp_1(p, EX_ROUNDED, reduced ? reduced : x);
+    return simp_2(p, EX_ADD, simp_2(p, EX_MUL, x, unit), shift);
+}
+
 // exp2(x + shift + row), another way. Without an x the shift stands alone: exp(s - m) - exp(-m).
 static const Ex *rewritten_power(void *ctx, ExPool *p, const Ex *e) {
     First *f = ctx;
@@ -268,7 +286,7 @@ static const Ex *rewritten_power(void *ctx, ExPool *p, const Ex *e) {
     if (f->failed) return e;
     const Ex *shift = ex_sym(p, SYM_SHIFT, f->shift, EX_F32), *x = NULL;
     if (t.elem) x = divided(f, t.elem, 1 / fabs((double)f->by), f->scale);
-    x = f->large ? large_sum(f, x, shift) : difference(f, x, shift);
+    x = f->large ? large_sum(f, x, shift) : f->own ? own_sum(f, x, shift) : difference(f, x, shift);
     return simp_1(p, EX_EXP2, t.row ? simp_2(p, EX_ADD, x, t.row) : x);
 }
 
@@ -296,6 +314,8 @@ typedef struct Tameness {
     bool wild, small; // small: what rounding the shift loses hardly shows
 } Tameness;
 
+static bool cancels(Arena *a, const Stream *s);
+
 static void ask_exponent(void *ctx, const Ex *e) {
     Tameness *t = ctx;
     if (e->op != EX_EXP2 || !ex_uses(e, SYM_SHIFT, t->shift)) return;
@@ -304,16 +324,20 @@ static void ask_exponent(void *ctx, const Ex *e) {
 }
 
 // Where scores may be large, what the product with the unit rounds is large too, and would stand in
-// an exponent: the extremum is subtracted as it is.
-static void subtract_first(Arena *a, Stream *s, int shift) {
+// an exponent: the extremum is subtracted as it is. Where all weights of a row may be off by one factor it may be rounded once, and
+// an element is one fma.
+static void subtract_first(Arena *a, Stream *s, int shift, LargeFrom from) {
     First f = {.s = s, .p = s->row->pool, .shift = shift, .by = 1};
     const Ex *raw = simp_open(f.p, s->shifts.data[shift]);
     if (!find_unit(&f, raw) || !isnormal(f.by)) return;
     raw = divided(&f, raw, 1 / fabs((double)f.by), f.scale);
+    if (!f.scale && fabsf(f.by) <= LARGEST_OWN && cancels(a, s)) f.own = from;
     if (!rewrite_powers(a, &f)) return;
     s->shifts.data[shift] = ex_simplify(f.p, raw);
     const Ex *unit = ex_f32(f.p, fabsf(f.by));
     s->units.data[shift] = f.scale ? simp_2(f.p, EX_MUL, f.scale, unit) : unit;
+    const Ex *number = ex_sym(f.p, SYM_SHIFT, shift, EX_F32);
+    if (f.own) s->units.data[shift] = large_own_unit(f.p, number, fabs((double)f.by), f.own);
 }
 
 // ---- in the new units
@@ -453,7 +477,7 @@ static bool settle_large(Arena *a, Stream *s, int state, LargeFrom from) {
     if (!any) return false;
     if (write_large(a, s, state, from)) return true;
     for (int k = 0; k < s->shifts.n; k++)
-        if (is_residual(s, k, state, from)) subtract_first(a, s, k);
+        if (is_residual(s, k, state, from)) subtract_first(a, s, k, from);
     return false;
 }
 
@@ -520,7 +544,7 @@ void pass_exact_shifts(Arena *a, Stream *s, bool narrows) {
     LargeFrom from = narrows ? LARGE_FROM_HALF : LARGE_FROM;
     bool *large = ARENA_ARRAY(a, bool, s->states.n + 1);
     for (int i = 0; i < s->shifts.n; i++)
-        if (is_wild(a, s, i)) subtract_first(a, s, i);
+        if (is_wild(a, s, i)) subtract_first(a, s, i, from);
     for (int i = 0; i < s->states.n; i++)
         if (s->states.data[i].op != EX_ROWSUM) large[i] = settle_large(a, s, i, from);
     for (int i = 0; i < s->states.n; i++)

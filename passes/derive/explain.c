@@ -3,6 +3,7 @@
 // In: a streaming form. Out: the row program; each sweep with its states, shifts and how they are
 // rescaled; the deferred factor, emits, output and the empty row; the rule that merges two parts.
 #include "passes/derive/explain_say.h"
+#include "passes/derive/large_unit.h"
 #include "passes/passes.h"
 
 #include "ir/expr_ops.h"
@@ -25,7 +26,7 @@ static const Ex *rescaled(Explain *x, const Ex *old, int moved, int scale, const
                           const char *was) {
     if (moved >= 0) {
         const Ex *step = ex_2(x->pool, EX_SUB, say_shift(x, moved, now), say_shift(x, moved, was));
-        const Ex *unit = x->s->units.data[moved];
+        const Ex *unit = large_left_out(x->pool, x->s->units.data[moved]);
         if (unit) step = times(x, step, say_here(x, unit));
         old = times(x, old, ex_1(x->pool, EX_EXP2, step));
     }

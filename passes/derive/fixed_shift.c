@@ -322,7 +322,8 @@ bool pass_may_fix_shift(const Stream *s, int *sum, int *extremum) {
         return false;
     *sum = sum_of_weights(s);
     *extremum = extremum_of(s);
-    const Ex *unit = s->units.data[s->shift]; // what has no key yet has to be infinite, not 0
+    // what has no key yet has to be infinite, not 0
+    const Ex *unit = large_left_out(s->row->pool, s->units.data[s->shift]);
     bool up = !unit || (unit->op == EX_CONST && unit->f > 0);
     return *sum >= 0 && *extremum >= 0 && up && exponent_of(s->elem) && knows_empty(s) &&
            is_invariant(s);

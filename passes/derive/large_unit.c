@@ -35,6 +35,10 @@ const Ex *large_inverse(ExPool *p, const Ex *product, double c, LargeFrom from) 
     return choice(p, product, beyond_product(from), 1 / next_power(c), 1 / c);
 }
 
+const Ex *large_own_unit(ExPool *p, const Ex *x, double c, LargeFrom from) {
+    return choice(p, x, beyond_factor(c, from), 1, c);
+}
+
 // x where e chooses a unit by the size of x.
 static const Ex *chosen_by(const Ex *e) {
     if (e->op != EX_SELECT || e->type != EX_F32 || e->args[0]->op != EX_LT) return NULL;
@@ -45,7 +49,7 @@ static const Ex *chosen_by(const Ex *e) {
         LargeFrom from = i ? LARGE_FROM_HALF : LARGE_FROM;
         found |= k->f == (float)beyond_product(from) ||
                  (k->f == (float)beyond_factor((double)b->f, from) &&
-                  a->f == (float)next_power((double)b->f));
+                  (a->f == (float)next_power((double)b->f) || a->f == 1));
     }
     return found ? x->args[0] : NULL;
 }

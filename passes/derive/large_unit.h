@@ -22,6 +22,9 @@ const Ex *large_product(ExPool *p, const Ex *x, double c, LargeFrom from);
 const Ex *large_unit(ExPool *p, const Ex *product, double c, LargeFrom from);
 const Ex *large_inverse(ExPool *p, const Ex *product, double c, LargeFrom from);
 
+// The unit of a number that is carried as it is, and may be as large as f32 goes: 1 beyond. What it is at two sizes does not compare.
+const Ex *large_own_unit(ExPool *p, const Ex *x, double c, LargeFrom from);
+
 // x where e is such a product, else NULL.
 const Ex *large_factor_of(const Ex *e);
 // Such a product of another x.

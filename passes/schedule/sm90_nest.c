@@ -12,6 +12,7 @@
 //
 // so that maps run under dp, ds is written under dv, and dq leaves under dk. Where warpgroups take turns (`turns`) dq is of the step before, and
 // ds goes to it through a pipe: a warpgroup has its turn from s until dp has landed, and makes its maps beside the other's products.
+// Sums that are complete are converted meanwhile (meanwhile.c).
 //
 // The sums of k and v for 64 keys are (D + Dv) / 2 words of a thread of one warpgroup. Where that is more than there are registers for,
 // three roles that have the same 64 keys make a chain (sm90_chain.c). Or, where it is not much more and a score's weight is little work,
@@ -42,6 +43,8 @@ enum {
     CHAIN = 3,
     CHAIN_REGISTERS = 208, // which leave enough for 64 columns of dq
     PRODUCER_REGISTERS = 24,
+    SPARING_REGISTERS = 232, // with which nothing is spilled in steps of 64 queries
+    FINISHER_REGISTERS = 40, // and with what is left the producer's warps convert sums
 };
 
 static bool is_loop(const TileOp *op) { return op && op->kind == TILE_LOOP; }
@@ -238,8 +241,10 @@ static bool may_turn(const TileProgram *p, const TileKernel *k, Knobs s) {
 static Knobs fit(const TileProgram *p, const TileKernel *k, bool chain) {
     int wide = p->D > p->Dv ? p->D : p->Dv;
     Knobs s = {.said = knobs_of(FORM_SM90_NEST), .warpgroups = chain ? CHAIN : 2, .stages = 2};
-    s.registers = chain ? CHAIN_REGISTERS : REGISTERS, s.producer_registers = PRODUCER_REGISTERS;
     bool many = wide <= WIDE_STEP && !chain && !has_scatter(k); // queries a step
+    bool spares = !many && !chain && !is_wide(p) && !has_scatter(k);
+    s.registers = chain ? CHAIN_REGISTERS : spares ? SPARING_REGISTERS : REGISTERS;
+    s.producer_registers = spares ? FINISHER_REGISTERS : PRODUCER_REGISTERS;
     s.rows = many ? s.warpgroups * GROUP_KEYS : GROUP_KEYS;
     if (!has_room(p, k, s, chain || is_wide(p) ? 1 : 2)) s.stages = 1;
     return s;
@@ -257,10 +262,10 @@ static bool is_for_two(const TileProgram *p, const TileKernel *k) {
     return !is_wide(p) || (is_tight_enough(p, fit(p, k, false)) && is_light(p, k));
 }
 
-// Measured: with 128 queries a step (docs/experiments.md). It takes registers, for where the step before was: what asks for more has none.
+// Measured (docs/experiments.md). It takes registers, for where the step before was: what asks for more has none.
 static bool should_turn(const TileProgram *p, const TileKernel *k, Knobs s) {
-    bool many = s.rows > GROUP_KEYS, reads = ex_any(k->mask, is_load, NULL);
-    return may_turn(p, k, s) && many && !reads && !p->batch && is_light(p, k);
+    bool reads = ex_any(k->mask, is_load, NULL);
+    return may_turn(p, k, s) && !has_scatter(k) && !reads && !p->batch && is_light(p, k);
 }
 
 static bool legal(const TileProgram *p, const TileKernel *k, Knobs s, Diags *diags) {

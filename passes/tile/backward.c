@@ -685,7 +685,8 @@ static bool gives_inputs(const Nest *n) {
 TileProgram *pass_build_backward(Arena *a, const Backward *back, const PassOptions *o, bool nest,
                                  Diags *diags) {
     const RowProgram *row = back->row;
-    if (!accepts(back, diags) || (o->phase && !has_parts(back, diags))) return NULL;
+    if (!accepts(back, diags) || (o->phase == PHASE_PART_BWD && !has_parts(back, diags)))
+        return NULL;
     bool gpu = o->target.kind != KIND_HOST;
     if (nest && gpu && !is_for_nest(back)) return NULL;
     Backward plain = *back; // for whom the weight of all rows is as fast

@@ -298,7 +298,9 @@ int pass_widths(const RowProgram *row, int *width) {
 // A grid over batches, heads and tiles of queries.
 TileKernel *build_kernel(Build *b, TilePurpose purpose, const char *suffix, const AxisRole *axes,
                          int n) {
-    const char *part = b->phase == PHASE_PART_BWD ? "part_" : "";
+    const char *part = b->phase == PHASE_PART_BWD    ? "part_"
+                       : b->phase == PHASE_PIECE_BWD ? "piece_"
+                                                     : "";
     const char *name = arena_printf(b->arena, "%s_%s%s", b->row->name, part, suffix);
     TileKernel *k = b->k = tile_kernel(b->p, name, purpose);
     for (int i = 0; i < AX_COUNT; i++) b->axis[i] = AX_NONE;
@@ -570,17 +572,27 @@ static bool is_given(void *ctx, const Ex *e) {
     return e->type == EX_F32 && (e->op == EX_LOAD || ex_is_sym(e, SYM_SCALAR, -1));
 }
 
+static const Ex *in_own(ExPool *x, const Ex *shift, const Ex *unit) {
+    return ex_1(x, EX_ROUNDED, ex_2(x, EX_MUL, shift, unit));
+}
+
 // The step is rounded before it is multiplied: 0 where nothing moved. A unit that is no constant may
 // be negative: that nothing was summed before is asked then, not left to exp2(-inf). A shift made of
 // an input, a sink, may be infinite; where it stays what it was, nothing moved. Half the way: the factor's root.
 TileValue *build_rescale(Build *b, int shift, TileValue *now, TileValue *before, bool half) {
     ExPool *x = b->pool;
     const Ex *old = build_of(b, before), *new = build_of(b, now), *unit = b->s->units.data[shift];
+    bool own = unit && ex_uses(unit, SYM_SHIFT, shift);
+    const Ex *units[] = {own ? ex_subst(x, unit, SYM_SHIFT, shift, new) : NULL,
+                         own ? ex_subst(x, unit, SYM_SHIFT, shift, old) : NULL};
+    if (own) new = in_own(x, new, units[0]), old = in_own(x, old, units[1]);
     const Ex *step = ex_2(x, EX_SUB, new, old);
-    if (unit) step = ex_2(x, EX_MUL, step, unit);
+    if (unit && !own) step = ex_2(x, EX_MUL, step, unit);
     if (half) step = ex_2(x, EX_MUL, step, ex_f32(x, 0.5f));
     const Ex *factor = ex_1(x, EX_EXP2, step);
-    if (unit && unit->op != EX_CONST)
+    if (own) // numbers of two sizes are so far apart
+        factor = ex_select(x, ex_2(x, EX_EQ, units[0], units[1]), factor, ex_f32(x, 0.0f));
+    else if (unit && unit->op != EX_CONST)
         factor = ex_select(x, ex_2(x, EX_EQ, old, ex_f32(x, INFINITY)), ex_f32(x, 0.0f), factor);
     if (ex_any(b->s->shifts.data[shift], is_given, NULL))
         factor = ex_select(x, ex_2(x, EX_EQ, new, old), ex_f32(x, 1.0f), factor);
@@ -828,7 +840,8 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     b.empty = s->empty;
     if (b.empty && b.fixed >= 0) { // a sink's shift stays finite, whatever keys the extremum saw
         const Ex *sum = ex_sym(row->pool, SYM_STATE, b.fixed, EX_F32), *stay;
-        stay = o->phase ? ex_bool(row->pool, b.far) : ex_symbol(row->pool, SYM_STAY);
+        bool kept = o->phase == PHASE_PART || o->phase == PHASE_COMBINE;
+        stay = kept ? ex_bool(row->pool, b.far) : ex_symbol(row->pool, SYM_STAY);
         b.empty = ex_select(row->pool, stay, ex_2(row->pool, EX_EQ, sum, ex_f32(row->pool, 0.0f)),
                             s->empty);
     }

@@ -217,7 +217,10 @@ void build_combine(Build *b) {
     bool some = b->p->split.whole > 0, packed = b->packed;
     b->within = b->phase != PHASE_COMBINE;
     b->packed |= b->group && !some && b->within && b->row->Dv > WIDE; // as the parts are
-    const char *name = !b->phase ? "combine" : b->within ? "state_combine" : "result";
+    const char *name = !b->phase                 ? "combine"
+                       : b->phase == PHASE_PIECE ? "piece_combine"
+                       : b->within               ? "state_combine"
+                                                 : "result";
     build_kernel(b, PURPOSE_COMBINE, name, axes, some ? 4 : 3);
     Merge m = begin(b);
     open_loop(b, &m);

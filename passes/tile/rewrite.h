@@ -61,6 +61,7 @@ void pass_set_parts(TileProgram *p, const TileKernel *k, const TileOp *loop, con
 void pass_free_splits(TileProgram *p);
 // The order in which tiles are taken.   passes/schedule/sections.c
 void pass_sections(TileProgram *p);
+void pass_meanwhile(TileProgram *p); // passes/schedule/meanwhile.c
 
 // An expression of what sequences have of their own, as a launch can tell it: of the longest one (sequences.c).
 const Ex *pass_at_launch(const TileProgram *p, const Ex *e);

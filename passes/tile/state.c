@@ -125,7 +125,7 @@ const Ex *build_counts_row(Build *b) {
     ExPool *x = b->pool;
     const Ex *none = ex_i32(x, 0);
     const Ex *is = ex_2(x, EX_LT, build_pos(b, AX_M), here(b, SIZE_SQ, "rows_here"));
-    if (!b->phase) return is;
+    if (b->phase != PHASE_PART_BWD) return is;
     const Ex *first = ex_2(x, EX_EQ, build_size(b, b->whole.kv_first), none);
     const Ex *some = ex_2(x, EX_LT, none, here(b, SIZE_SK, "keys_here"));
     const Ex *empty = ex_2(x, EX_EQ, build_size(b, b->whole.Sk), none);
@@ -190,9 +190,9 @@ static bool is_free(const char *what, const char *name, Span span, Diags *diags)
     return !is_taken(name);
 }
 
-bool pass_accepts_parts(const Stream *s, Diags *diags) {
+bool pass_accepts_parts(const Stream *s, bool states, Diags *diags) {
     const RowProgram *row = s->row;
-    bool good = s->nsweeps == 1;
+    bool good = !states || s->nsweeps == 1;
     if (!good)
         diag_error(
             diags, row->span,

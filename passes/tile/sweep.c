@@ -4,6 +4,7 @@
 // In: a Build. Out: a kernel in b->p (build.c shows what it looks like).
 #include "passes/derive/classes.h"
 #include "passes/derive/exact_shift.h"
+#include "passes/derive/large_unit.h"
 #include "passes/derive/magnitude.h"
 #include "passes/tile/build.h"
 
@@ -151,7 +152,7 @@ static double headroom(const Build *b, int state) {
     if (e->op != EX_NEG) return 0;
     e = e->args[0];
     bool near = is_state(e) || (e->op == EX_MAX && (is_state(e->args[0]) || is_state(e->args[1])));
-    return near ? FIXED_SHIFT_ROOM / (unit ? unit->f : 1.0) : 0;
+    return near ? FIXED_SHIFT_ROOM / (unit ? large_left_out(b->pool, unit)->f : 1.0) : 0;
 }
 
 static TileValue *shift_unless_fixed(Build *b, const char *name, TileValue *before,
@@ -426,9 +427,10 @@ void build_forward(Build *b) {
     static const AxisRole axes[] = {AX_M, AX_N, AX_D, AX_E, AX_S};
     bool rest = b->packed || !b->p->batch;
     build_kernel(b, PURPOSE_ATTENTION,
-                 b->phase ? "state"
-                 : rest   ? "fwd"
-                          : "long",
+                 b->phase == PHASE_PIECE ? "piece"
+                 : b->phase              ? "state"
+                 : rest                  ? "fwd"
+                                         : "long",
                  axes, b->share ? 5 : 4);
     build_width_axes(b);
     if (b->share) add_parts(b);
@@ -448,7 +450,8 @@ void build_part(Build *b) {
     const Ex *parts = b->split ? build_size(b, b->p->split.few) : NULL;
     bool packed = b->packed;
     b->packed = true;
-    build_kernel(b, PURPOSE_PART, b->phase ? "state_few" : "part", axes, b->split ? 5 : 4);
+    const char *name = b->phase == PHASE_PIECE ? "piece_few" : b->phase ? "state_few" : "part";
+    build_kernel(b, PURPOSE_PART, name, axes, b->split ? 5 : 4);
     build_width_axes(b);
     if (b->split) b->k->axes[b->axis[AX_S]].size = parts;
     if (b->split) add_parts(b);

@@ -23,14 +23,14 @@ __all__ = ["Artifact", "CompileError", "CompileWarning", "Error", "Kernel", "Til
 
 if TYPE_CHECKING:
     from ._pages import SpreadPages as SpreadPages
-    from ._ranks import Plan as Plan
+    from ._ranks import Plan as Plan, balance as balance
     from ._recurrence import Recurrence as Recurrence, recurrence as recurrence
     from ._spread import Spread as Spread
     from ._torch import Attention as Attention, attention as attention
 
 
 _OF_TORCH = {"Attention": "_torch", "attention": "_torch", "Recurrence": "_recurrence", "recurrence": "_recurrence", "Spread": "_spread",
-             "SpreadPages": "_pages", "Plan": "_ranks"}  # fmt: skip
+             "SpreadPages": "_pages", "Plan": "_ranks", "balance": "_ranks"}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

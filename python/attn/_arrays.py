@@ -201,6 +201,17 @@ def refuse_grad(name, x):
         raise RuntimeError(NO_BACKWARD.format(name))
 
 
+NO_TRACE = (
+    "torch.jit.trace does not see what a kernel writes; attn.Attention and attn.attention are operators, which it sees, from PyTorch 2.4 on"
+)
+
+
+def refuse_trace(x):
+    """The graph would hold the output's memory as it was before the launch, silently."""
+    if _library(x) == "torch" and sys.modules["torch"]._C._get_tracing_state() is not None:
+        raise RuntimeError(NO_TRACE)
+
+
 def is_numpy(x):
     return _library(x) == "numpy"
 

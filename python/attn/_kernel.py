@@ -69,10 +69,10 @@ class Artifact:
         by = {(k.name, k.phase): k for k in made}
         self.kernels: List[Kernel] = []
         for k in made:
-            k.backward = by.get((k.name, {"fwd": "bwd", "part": "part_bwd"}.get(k.phase, "")))
+            k.backward = by.get((k.name, {"fwd": "bwd", "part": "part_bwd", "piece": "piece_bwd"}.get(k.phase, "")))
         for k in made:
-            if k is by[next((k.name, phase) for phase in ("fwd", "part", "bwd") if (k.name, phase) in by)]:
-                k.part, k.combine = by.get((k.name, "part")), by.get((k.name, "combine"))
+            if k is by[next((k.name, phase) for phase in ("fwd", "part", "piece", "bwd") if (k.name, phase) in by)]:
+                k.part, k.combine, k.piece = (by.get((k.name, phase)) for phase in ("part", "combine", "piece"))
                 k.backward = k if k.phase == "bwd" else k.backward
                 self.kernels.append(k)
 
@@ -119,6 +119,10 @@ class Artifact:
         return self._with("part", self._only().combine)
 
     @property
+    def piece(self) -> "Kernel":
+        return self._with("piece", self._only().piece)
+
+    @property
     def backward(self) -> "Kernel":
         return self._with("bwd", self._only().backward)
 
@@ -141,7 +145,9 @@ class Kernel:
     gradients of emits, o, and what the forward saves: its outputs saved0, saved1, .. [B, H, Sq], which are made if they are asked for.
 
     part, combine: of an artifact made with phase="part" (or "fwd,part") the Kernels that leave the state of a range of keys, and that
-    make results of states; with phase="part,bwd" part.backward makes the gradients of such a range (docs/several-gpus.md)."""
+    make results of states; with phase="part,bwd" part.backward makes the gradients of such a range (docs/several-gpus.md).
+
+    piece: of an artifact made with phase="piece" the Kernel whose rows are some of a whole sequence, and whose keys are all that these see."""
 
     def __init__(self, artifact, opened, number):
         v, t, s = rt.VariantInfo(), rt.TensorInfo(), rt.SizeInfo()
@@ -151,7 +157,8 @@ class Kernel:
         self.backward: Optional[Kernel] = None
         self.part: Optional[Kernel] = None
         self.combine: Optional[Kernel] = None
-        self.phase = ("fwd", "bwd", "part", "combine", "part_bwd")[v.phase]
+        self.piece: Optional[Kernel] = None
+        self.phase = ("fwd", "bwd", "part", "combine", "part_bwd", "piece", "piece_bwd")[v.phase]
         self.layout = "dense"
         self._tensors: Dict[str, Tuple[int, int, bool, bool]] = {}
         self.sizes: List[str] = []
@@ -255,13 +262,14 @@ class Kernel:
         the first output, or a dict; an optional one that `emit` does not name comes last), or a function of the shapes, by name, that gives such a dict.
         stream: a raw stream; by default the current one of q's library. tile_map: a TileMap. The call returns when the launch is queued (on the
         CPU: done). A CUDA graph that holds the call needs this kernel as long as it is replayed: its code goes with it.
-        RuntimeError where a tensor of PyTorch requires grad and gradients are enabled: attn.Attention is for that."""
+        RuntimeError where a tensor of PyTorch requires grad and gradients are enabled, and under torch.jit.trace: attn.Attention is for both."""
         arrays, scalars, sizes = self._sort(args, named)
         room = out if callable(out) else None
         wanted, out = self._wanted(emit, out)
         if tile_map is not None and not isinstance(tile_map, TileMap):
             raise TypeError(f"tile_map takes an attn.TileMap, not {reprlib.repr(tile_map)}")
         like = next(iter(arrays.values()))
+        _arrays.refuse_trace(like)
         stream = _arrays.current_stream(like) if stream is None else stream
         views = {n: _arrays.view(x, n, stream, self._tensors[n][0]) for n, x in arrays.items()}
         opened = self.artifact._open(next(iter(views.values())).device)

@@ -1,7 +1,7 @@
 """Attention over ranks: this rank's rows of q, k, v in, this rank's rows of o out.
 
-Two methods. `keys`: keys and values come to the queries. A call of the kernel takes one piece of a rank's rows as its queries, at its position,
-and the keys at theirs; so it fits variants whose formulas do not read Sq or q_offset. Where the whole length has no room, the keys of one rank
+Two methods. `keys`: keys and values come to the queries. A call of the kernel (kernel.piece) takes some of a rank's rows and the keys that they see:
+first the rows that see keys of their own piece only, while the keys of the others travel. Where those have no room, the keys of one rank
 after the other come, and leave states (kernel.part). `heads`: a rank gets all positions of some heads
 (all-to-all), and calls the kernel as one GPU would; so it fits variants whose formulas do not read h itself, but only arrays at [h].
 A Spread of two dimensions does the second inside of a row of ranks, and the first between the rows."""
@@ -10,10 +10,11 @@ import functools
 import hashlib
 import itertools
 import json
+import math
 import os
 import re
 import tempfile
-from typing import Any, ContextManager, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
@@ -103,31 +104,22 @@ class _Tiles:
 
 
 @functools.lru_cache(maxsize=64)
-def _tiles(spec: str, Sq: int, Sk: int, q_offset: int) -> Optional[_Tiles]:
-    """None: all keys, as far as is known."""
+def _tiles(spec: str, Sq: int, Sk: int, q_offset: int) -> _Tiles:
     return _mask_of(spec, Sq, Sk, q_offset, 1, 1, {}, (0, 0))
 
 
-def _mask_of(spec: str, Sq: int, Sk: int, q_offset: int, B: int, H: int, inputs: Dict[str, str], at: Tuple[int, int]) -> Optional[_Tiles]:
+def _mask_of(spec: str, Sq: int, Sk: int, q_offset: int, B: int, H: int, inputs: Dict[str, str], at: Tuple[int, int]) -> _Tiles:
     given = json.loads(spec)
     source = _compiler.Source(given["text"], entry=given["entry"], defines=given["defines"], include=given["include"], name=given["name"])
     options = [f"--shape=B={B},H={H},Sq={Sq},Sk={Sk}", f"--in=q_offset={q_offset}", f"--at={at[0]},{at[1]}"]
     options += [f"--in={n}={x}" for n, x in inputs.items()]
-    for target in "host", "sm_90a":  # of which the second has larger tiles
-        try:
-            out, _ = source.run(["mask"], "--format=json", "-o", "-", f"--target={target}", *options)
-            break
-        except _compiler.CompileError as e:
-            if "too many tiles" not in str(e):
-                raise
-    else:
-        return None
+    out, _ = source.run(["mask"], "--format=json", "-o", "-", "--target=host", *options)
     found = json.loads(out)
     return _Tiles(found["tile"][0], tuple(tuple((a, b) for a, b in row) for row in found["needed"]))
 
 
 def _tiles_with(spec: str, Sq: int, Sk: int, q_offset: int, B: int, H: int, arrays: Dict[str, torch.Tensor],
-                scalars: Dict[str, float]) -> Optional[_Tiles]:  # fmt: skip
+                scalars: Dict[str, float]) -> _Tiles:  # fmt: skip
     """With the data that the mask reads, whole: the union over batch entries, and over heads where it reads h."""
     reads = _reads(spec)
     data = any(n in arrays for n in reads.of_mask)
@@ -143,8 +135,6 @@ def _tiles_with(spec: str, Sq: int, Sk: int, q_offset: int, B: int, H: int, arra
             else:
                 inputs[name] = repr(float(arrays[name] if name in arrays else scalars[name]))
         found = [_mask_of(spec, Sq, Sk, q_offset, B, H, inputs, at) for at in places]
-    if not all(found):
-        return None
     return _Tiles(found[0].rows, tuple(tuple(_merged([i for row in rows for i in row])) for rows in zip(*[t.keys for t in found])))
 
 
@@ -162,9 +152,81 @@ def _seen(tiles: Optional[_Tiles], at: Interval, Sk: int) -> List[Interval]:
     return _merged([i for row in tiles.keys[at[0] // tiles.rows : (at[1] - 1) // tiles.rows + 1] for i in row])
 
 
+# ---- launches: some rows of a rank, and the keys that they see
+
+
+class _Run(NamedTuple):
+    """A launch for rows that follow each other."""
+
+    before: int  # of the rank's rows
+    at: Interval  # the positions
+    keys: Interval  # all that they see
+    own: bool  # they lie in the rank's own rows, one after the other; otherwise in what comes
+    first: int  # where
+
+
+class _Runs(NamedTuple):
+    """Of each rank."""
+
+    runs: List[List[_Run]]
+    wanted: List[List[Interval]]  # keys that come, those of its own that go with them too
+    held: List[List[Interval]]  # what it has room for, of these keys
+    once: bool  # no rank sees a key that comes in two launches: gradients travel as they are
+    move: _Move  # this rank's rows -> the keys that are held, 0 where none is wanted
+
+
+MOST_RUNS = 4  # of a piece
+
+
+def _cut(tiles: Optional[_Tiles], own: Sequence[Interval], before: int, at: Interval, Sk: int) -> List[_Run]:
+    """Of a piece: rows whose keys all lie in one piece of `own`, and the others."""
+
+    def whole() -> List[_Run]:
+        seen = _seen(tiles, at, Sk)
+        return [_Run(before, at, (seen[0][0], seen[-1][1]) if seen else (0, 0), not seen, 0)]
+
+    if tiles is None:
+        return whole()
+    runs: List[_Run] = []
+    places = list(itertools.accumulate((b - a for a, b in own), initial=0))
+    for r in range(at[0] // tiles.rows, -(-at[1] // tiles.rows)):
+        rows = max(at[0], r * tiles.rows), min(at[1], (r + 1) * tiles.rows)
+        seen = tiles.keys[r]
+        keys = (seen[0][0], min(seen[-1][1], Sk)) if seen else (0, 0)
+        place = next((p - a for (a, b), p in zip(own, places) if a <= keys[0] and keys[1] <= b), None) if seen else 0
+        run = _Run(before + rows[0] - at[0], rows, keys, place is not None, keys[0] + (place or 0))
+        last = runs[-1] if runs else None
+        if last and last.own == run.own and (not run.own or (seen and last.keys[1] and last.first - last.keys[0] == place)):
+            keys = min(last.keys[0], keys[0]), max(last.keys[1], keys[1])
+            runs[-1] = last._replace(at=(last.at[0], rows[1]), keys=keys, first=keys[0] + (place or 0))
+        else:
+            runs.append(run)
+    return runs if len(runs) <= MOST_RUNS else whole()
+
+
 @functools.lru_cache(maxsize=256)
-def _gather(tiles: Optional[_Tiles], line: _Line, kv_line: _Line) -> _Move:
-    return kv_line.gather(2, needed(tiles, line, kv_line.S))
+def _runs(tiles: Optional[_Tiles], line: _Line, kv_line: _Line, apart: bool) -> _Runs:
+    """apart: kernels take some keys; otherwise the whole length."""
+    of_ranks: List[List[_Run]] = []
+    wanted, held, once = [], [], True
+    for pieces, own in zip(line.pieces, kv_line.pieces):
+        runs: List[_Run] = []
+        before = 0
+        for at in pieces:
+            if apart:
+                runs += _cut(tiles, own, before, at, kv_line.S)
+            elif at[0] < at[1]:
+                runs.append(_Run(before, at, (0, kv_line.S), False, 0))
+            before += at[1] - at[0]
+        others = [run for run in runs if not run.own]
+        held.append(_merged([run.keys for run in others]))
+        once = once and _length(held[-1]) == sum(run.keys[1] - run.keys[0] for run in others)
+        of_ranks.append([run if run.own else run._replace(first=_places([run.keys], held[-1])[0][0]) for run in runs])
+        wanted.append(_merged([i for run in others for i in _seen(tiles, run.at, kv_line.S)]))
+    me = kv_line.rank
+    cut = [_places(w, kv_line.pieces[me]) for w in wanted]
+    put = [_places(_common(wanted[me], p), held[me]) for p in kv_line.pieces]
+    return _Runs(of_ranks, wanted, held, once, _Move(kv_line, 2, cut, kv_line.rows, 2, put, _length(held[me])))
 
 
 class Plan:
@@ -174,7 +236,7 @@ class Plan:
     find it, of all layers and both phases, as long as these inputs hold the same values: make a new one for a new batch, on all ranks."""
 
     def __init__(self) -> None:
-        self._kept: Dict[Any, Optional[_Tiles]] = {}
+        self._kept: Dict[Any, _Tiles] = {}
         self.handle = numbered(self, object())
 
 
@@ -189,6 +251,7 @@ class _Call(NamedTuple):
     tiles: Optional[_Tiles]
     groups: int  # of heads of k and v, which travel one after the other
     parts: Optional[Kernel]  # where the keys of one rank after the other come
+    pieces_of: Optional[Kernel]  # where they come at once; None: a kernel takes the whole length
     along: List[Optional[Tuple[_Line, int]]]  # of each array input, how it is spread, and its dimension
     scalars: List[float]
     names: str
@@ -203,16 +266,25 @@ class _Call(NamedTuple):
         n = x.shape[1] // self.groups
         return x.narrow(1, g * n, n)
 
-    def keys(self) -> _Move:
-        return _gather(self.tiles, self.line, self.kv_line)
+    def runs(self) -> _Runs:
+        return _runs(self.tiles, self.line, self.kv_line, self.pieces_of is not None)
 
-    def gathers(self, k: torch.Tensor, v: torch.Tensor) -> Iterator[Tuple[int, List[torch.Tensor]]]:
-        """Whole keys and values of each group, of which the next one travels while one is in use."""
+    def kernel(self, tensors: Sequence[torch.Tensor], wants: bool) -> Kernel:
+        return self.pieces_of or _torch._of_tensors(self.spec, tensors, self.names, "fwd,bwd" if wants else "fwd")
+
+    def split(self, own: bool) -> List[_Run]:
+        """Launches of this rank. own: those that need no other's keys; of a rank without queries one that makes nothing."""
+        runs = self.runs().runs[self.line.rank]
+        return [run for run in runs if run.own == own] + [_Run(0, (0, 0), (0, 0), True, 0)] * (own and not runs)
+
+    def gathers(self, k: torch.Tensor, v: torch.Tensor, meanwhile: Callable[[], None]) -> Iterator[Tuple[int, List[torch.Tensor]]]:
+        """Keys and values of each group that come, of which the next one travels while one is in use. meanwhile: what is done while the first travels."""
 
         def begin(g: int) -> _Travel:
-            return _Travel([self.of_group(x, g) for x in (k, v)], [self.keys()] * 2)
+            return _Travel([self.of_group(x, g) for x in (k, v)], [self.runs().move] * 2)
 
         coming = begin(0)
+        meanwhile()
         for g in range(self.groups):
             here = coming
             if g + 1 < self.groups:
@@ -277,11 +349,21 @@ class _Chunk(NamedTuple):
     keys: List[torch.Tensor]  # and values: their rows are these positions one after the other
 
 
-def _add(total: torch.Tensor, x: torch.Tensor, intervals: Sequence[Interval], more: bool) -> None:
-    """x to the total, at these keys: where there is some already, or as the first."""
-    for a, b in intervals:
-        place, part = total.narrow(2, a, b - a), x.narrow(2, a, b - a)
-        place.add_(part) if more else place.copy_(part)
+def _sum_into(total: torch.Tensor, parts: Sequence[Tuple[Interval, torch.Tensor]]) -> None:
+    """The sum of what there is for each of its rows, in this order; what is part of `total` is there already."""
+    ends = sorted({0, total.shape[2], *(at for (a, b), _ in parts for at in (a, b))})
+    for a, b in zip(ends, ends[1:]):
+        place = total.narrow(2, a, b - a)
+        here = [x.narrow(2, a - first, b - a) for (first, last), x in parts if first <= a and b <= last]
+        if not here:
+            place.zero_()
+        elif len(here) > 1:
+            one = here[0].to(torch.float32, copy=True)
+            for x in here[1:]:
+                one += x
+            place.copy_(one)
+        elif here[0].data_ptr() != place.data_ptr():
+            place.copy_(here[0])
 
 
 def _join(parts: List[List[torch.Tensor]], dim: int) -> List[torch.Tensor]:
@@ -292,18 +374,27 @@ def _forward(call: _Call, tensors: Sequence[torch.Tensor], wants: bool) -> List[
     """o, emits, and what the backward wants where there is one."""
     q, k, v, *arrays = tensors
     arrays = call.whole_inputs(arrays)
-    kernel = _torch._of_tensors(call.spec, tensors, call.names, "fwd,bwd" if wants else "fwd")
-    made = _torch._kept(call.spec, kernel) if wants else ["o", *_torch._emits(call.spec)]
-    o, by_group = _torch._out(kernel, tensors), []
-    for g, keys in call.gathers(k, v):
-        by_piece = []
-        for before, at in call.pieces() or [(0, (0, 0))]:  # a rank without queries takes part in what travels
-            rows, place = (call.piece(call.of_group(x, g), before, at) for x in (q, o))
-            seen = keys if at[0] < at[1] else [x.narrow(2, 0, 0) for x in keys]
-            offset = call.q_offset + at[0] if at[0] < at[1] else 0
-            by_piece.append(_torch._attended(kernel, made, [rows, *seen, *arrays], call.scalars, call.names, offset, place)[1:])
-        by_group.append(_join(by_piece, 2))
-    return [o, *_join(by_group, 1)]
+    kernel = call.kernel(tensors, wants)
+    names = _torch._kept(call.spec, kernel) if wants else ["o", *_torch._emits(call.spec)]
+    made = _torch._rows_of(kernel, tensors, len(names) - 1)
+
+    def launch(run: _Run, keys: Sequence[torch.Tensor], of: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        rows = [call.piece(of(x), run.before, run.at) for x in (q, *made)]
+        seen = [x.narrow(2, run.first, run.keys[1] - run.keys[0]) for x in keys]
+        given = {**_torch._given([rows[0], *seen, *arrays], call.scalars, call.names, None), **call.sizes(kernel, run.at, run.keys[0])}
+        into = {n: _torch._for(x) for n, x in zip(names, rows[1:])}
+        for x, y in zip(rows[1:], _torch._launch(kernel, names, given, into)):
+            if x is not y:
+                x.copy_(y)
+
+    def alone() -> None:
+        for run in call.split(own=True):
+            launch(run, (k, v), lambda x: x)
+
+    for g, keys in call.gathers(k, v, alone):
+        for run in call.split(own=False):
+            launch(run, keys, lambda x: call.of_group(x, g))  # noqa: B023
+    return made
 
 
 def _forward_by_chunks(call: _Call, tensors: Sequence[torch.Tensor], made: Sequence[str]) -> List[torch.Tensor]:
@@ -402,39 +493,61 @@ class _Attend(torch.autograd.Function):
 def _backward(call: _Call, tensors: Sequence[torch.Tensor], kept: Sequence[torch.Tensor], which: str,
               come: Sequence[torch.Tensor]) -> List[Optional[torch.Tensor]]:  # fmt: skip
     q, k, v, *arrays = tensors
-    kernel = _torch._of_tensors(call.spec, tensors, call.names, "fwd,bwd")
+    kernel = call.kernel(tensors, True)
     learned = list(_torch._learned(kernel, tensors, call.names))
-    whole = call.whole_inputs(arrays)
-    dq, others = torch.empty_like(q), {}
-    once = all(len(p) < 2 for p in call.line.pieces)  # each rank has one launch, whose gradients travel as they are
-    homes: List[_Travel] = []
-    totals: List[List[torch.Tensor]] = []
-    for g, gathered in call.gathers(k, v):
-        sums = gathered if once else [torch.empty_like(x, dtype=torch.float32) for x in gathered]  # of the pieces, of keys that any of them sees
-        summed: List[Interval] = []
-        for before, at in call.pieces():
+    whole, runs, back = call.whole_inputs(arrays), call.runs(), call.runs().move.back()
+    dq, total = torch.empty_like(q), [torch.empty_like(x) for x in (k, v)]
+    others: Dict[str, torch.Tensor] = {}
+    parts: List[Tuple[Interval, List[torch.Tensor]]] = []  # of the gradients of this rank's keys, of all heads
+    of_all = call._replace(groups=1)
 
-            def own(x: torch.Tensor) -> torch.Tensor:
-                return call.piece(call.of_group(x, g), before, at)
+    def launch(run: _Run, of: _Call, g: int, keys: Sequence[torch.Tensor], into: Sequence[torch.Tensor]) -> List[torch.Tensor]:
+        def own(x: torch.Tensor) -> torch.Tensor:
+            return call.piece(of.of_group(x, g), run.before, run.at)
 
-            given, sizes = [own(q), *gathered, *whole], {"q_offset": call.q_offset + at[0]}
-            made = _torch._gradients_by(kernel, given, [own(x) for x in kept], [own(x) for x in come], which, call.scalars, call.names, call.spec, sizes, {"dq": own(dq)})
-            found = dict(zip(learned, made))
-            seen = _seen(call.tiles, at, call.kv_line.S)
-            if once:
-                sums = [found["dk"], found["dv"]]
-            for total, name in zip(sums, () if once else ("dk", "dv")):
-                _add(total, found[name], _common(seen, summed), True)
-                _add(total, found[name], _common(seen, _gaps(summed, call.kv_line.S)), False)
-            summed = _merged([*summed, *seen])
-            for name in learned[3:]:
-                others[name] = others[name] + found[name] if name in others else found[name].float()
-        homes.append(_Travel(sums, [call.keys().back()] * 2))
-        totals += [home.come() for home in homes[:-1]]  # while the last one travels
+        given = [own(q), *[x.narrow(2, run.first, run.keys[1] - run.keys[0]) for x in keys], *whole]
+        out = {"dq": own(dq), **{n: x.narrow(2, run.first, run.keys[1] - run.keys[0]) for n, x in zip(("dk", "dv"), into)}}
+        made = _torch._gradients_by(kernel, given, [own(x) for x in kept], [own(x) for x in come], which, call.scalars, call.names, call.spec,
+                                    call.sizes(_torch._back(kernel), run.at, run.keys[0]), out)  # fmt: skip
+        found = dict(zip(learned, made))
+        for name in learned[3:]:
+            others[name] = others[name] + found[name] if name in others else found[name].float()
+        return [found["dk"], found["dv"]]
+
+    def alone() -> None:
+        for run in call.split(own=True):
+            at = run.first, run.first + run.keys[1] - run.keys[0]
+            first = not _common([at], _merged([i for i, _ in parts]))
+            parts.append((at, launch(run, of_all, 0, (k, v), total if first else ())))
+
+    def of_group(g: int, sums: Sequence[torch.Tensor], home: _Travel) -> None:
+        """The gradients of this rank's keys: of its own launches, of those with keys that came, and what came from the others."""
+        came = home.arrived()
+        of_others = [(back.put[r], came[r]) for r in came]
+        mine = [_packed(x, 2, back.cut[call.kv_line.rank]) for x in sums]
+        for i, x in enumerate(total):
+            here = [(at, call.of_group(xs[i], g)) for at, xs in parts]
+            for intervals, xs in [(back.put[call.kv_line.rank], mine), *of_others]:
+                before = 0
+                for a, b in intervals:
+                    here.append(((a, b), xs[i].narrow(2, before, b - a)))
+                    before += b - a
+            _sum_into(call.of_group(x, g), here)
+
+    homes: List[Tuple[int, Sequence[torch.Tensor], _Travel]] = []
+    for g, keys in call.gathers(k, v, alone):
+        sums = [torch.empty_like(x) if runs.once else torch.zeros_like(x, dtype=torch.float32) for x in keys]
+        for run in call.split(own=False):
+            for x, y in zip(sums, launch(run, call, g, keys, sums if runs.once else ())):
+                if not runs.once:
+                    x.narrow(2, run.first, y.shape[2]).add_(y)
+        homes.append((g, sums, _Travel(sums, [back] * 2, False)))
+        for home in homes[:-1]:  # while the last one travels
+            of_group(*home)
         del homes[:-1]
-    totals += [home.come() for home in homes]
-    dk, dv = _join(totals, 1)
-    return [dq, dk.to(k.dtype), dv.to(v.dtype), *_of_inputs(call, arrays, whole, learned, others)]
+    for home in homes:
+        of_group(*home)
+    return [dq, *total, *_of_inputs(call, arrays, whole, learned, others)]
 
 
 def _backward_by_chunks(call: _Call, tensors: Sequence[torch.Tensor], kept: Sequence[torch.Tensor], which: str,
@@ -573,24 +686,32 @@ class _Local(NamedTuple):
         lines = {"Sq": line, "Sk": kv_line}
         spread = [(lines[along[n]], reads.extents[n].index(along[n])) if n in along else None for n in list(given)[3:]]
         wanted = needed(self.tiles, line, kv_line.S)
+        pieces = _pieced(tensors, self.spec, self.wants) if self.method != "queries" else None
+        runs = _runs(self.tiles, line, kv_line, pieces is not None)
         groups = _groups(tensors[1], tensors[2], _foreign(wanted, kv_line)) if self.apart else 1
         row = sum(x.shape[0] * x.shape[1] * x.shape[3] * x.element_size() for x in tensors[1:3])
         room = max(2 * row * max(map(_length, kv_line.pieces)), BUFFER) if self.buffer is None else self.buffer
-        small = self.method != "queries" and not reads.unfit["keys"] and min(2, groups) * row * kv_line.S // groups <= room
+        fits = self.method != "queries" and (pieces is not None or not reads.unfit["keys"])
+        small = fits and min(2, groups) * row * max(map(_length, runs.held)) // groups <= room
         parts = None if small else _parted(tensors, self.spec, self.wants)
-        return _Call(line, kv_line, wanted, offset, self.tiles, groups, parts, spread, list(self.scalars.values()), names, self.spec)
+        return _Call(line, kv_line, wanted, offset, self.tiles, groups, parts, pieces, spread, list(self.scalars.values()), names, self.spec)
+
+
+def _pieced(tensors: Sequence[torch.Tensor], spec: str, wants: bool) -> Optional[Kernel]:
+    q, _, v = tensors[:3]
+    return _apart(spec, int(q.shape[-1]), int(v.shape[-1]), _torch._ELEMENTS[q.dtype], _torch._target(q.device), "piece", wants)
 
 
 def _parted(tensors: Sequence[torch.Tensor], spec: str, wants: bool) -> Optional[Kernel]:
     q, _, v = tensors[:3]
-    return _with_parts(spec, int(q.shape[-1]), int(v.shape[-1]), _torch._ELEMENTS[q.dtype], _torch._target(q.device), wants)
+    return _apart(spec, int(q.shape[-1]), int(v.shape[-1]), _torch._ELEMENTS[q.dtype], _torch._target(q.device), "part", wants)
 
 
 @functools.lru_cache(maxsize=None)
-def _with_parts(spec: str, D: int, Dv: int, elements: str, target: str, wants: bool) -> Optional[Kernel]:
-    """None where the variant has no parts: its keys are seen more than once."""
+def _apart(spec: str, D: int, Dv: int, elements: str, target: str, phase: str, wants: bool) -> Optional[Kernel]:
+    """None where the variant has no parts, for its keys are seen more than once, or no pieces."""
     try:
-        return _torch._kernel(spec, D, Dv, elements, target, "part,bwd" if wants else "part")
+        return _torch._kernel(spec, D, Dv, elements, target, phase + ",bwd" * wants)
     except _compiler.CompileError as e:
         if "no parts" in str(e):
             return None
@@ -712,7 +833,9 @@ def _choice(spec: str, method: Optional[str], wants: bool, given: Dict[str, torc
     if everywhere and (two or method not in (None, "queries")):
         raise ValueError("spread: is replicated, which goes with method 'queries', over one dimension")
     unfit = dict(reads.unfit)
-    if unfit["keys"] or everywhere or method == "queries":
+    if unfit["keys"] and not everywhere and method != "queries" and _pieced(list(given.values()), spec, wants):
+        unfit["keys"] = None
+    elif unfit["keys"] or everywhere or method == "queries":
         if _parted(list(given.values()), spec, wants):
             unfit["keys"] = None
         else:
@@ -735,17 +858,25 @@ def _choice(spec: str, method: Optional[str], wants: bool, given: Dict[str, torc
         return fit[0]
     q, k, v = given["q"], given["k"], given["v"]
     columns, size, n = k.shape[3] + v.shape[3], q.shape[0] * k.element_size(), spread.ranks
-    wanted = needed(tiles, spread.between, kv_spread.S)
-    pairs = spread.S * kv_spread.S if tiles is None else tiles.load((0, spread.S))
-    products = 2 * q.shape[0] * q.shape[1] * columns * pairs / n / RATE
-    foreign = _foreign(wanted, kv_spread.between)
+    line, kv_line = spread.between, kv_spread.between
+    a_pair = 2 * q.shape[0] * q.shape[1] * columns / RATE
+
+    def load(pieces: Sequence[Interval]) -> float:
+        return a_pair * sum((b - a) * kv_spread.S if tiles is None else tiles.load((a, b)) for a, b in pieces)
+
+    runs = _runs(tiles, line, kv_line, True)
+    products = max(map(load, line.pieces))
+    own = min(load([run.at for run in of_rank if run.own]) for of_rank in runs.runs)  # while the first keys travel
+    foreign = _foreign(needed(tiles, line, kv_spread.S), kv_line)
     keys = foreign * k.shape[1] * columns * size / LINK
     first = keys / (_groups(k, v, foreign) if reads.apart else 1)
     heads = sum(2 * (b - a) * columns for a, b in ((0, q.shape[1]), (0, max(n, k.shape[1])))) / 2 * size * spread.S * (n - 1) / n / n / LINK
     whole_heads = n * -(-q.shape[1] // n) / q.shape[1]  # a rank that has no head has no work
-    by_keys, by_heads = max(products + 0.1 * keys, keys) + first, products * whole_heads + heads
-    if wants:  # the gradients of keys are sums in f32 of the whole length, of which the last group travels alone
-        by_keys, by_heads = by_keys + 24 * q.shape[0] * k.shape[1] * columns * kv_spread.S / MEMORY + 3 * first, by_heads + heads + 2.5 * products * (whole_heads - 1)
+    by_keys, by_heads = max(products + 0.1 * keys, keys) + max(first - own, 0), load([(0, spread.S)]) / n * whole_heads + heads
+    if wants:  # gradients of keys travel home, of which the last group does alone, and are added up
+        more = 2.5 * (products - load([(0, spread.S)]) / n), 2.5 * load([(0, spread.S)]) / n * (whole_heads - 1)
+        by_keys += max(first - own, 0) + first + 8 * foreign * k.shape[1] * columns * size / MEMORY + more[0]
+        by_heads += heads + more[1]
     return "keys" if by_keys <= by_heads else "heads"
 
 
@@ -811,7 +942,7 @@ def _variant(spec: str) -> str:
 
 
 def _planned(plan: Plan, spec: str, given: Dict[str, torch.Tensor], scalars: Dict[str, float], spread: Spread, kv_spread: Spread,
-             offset: int, along: Dict[str, str]) -> Optional[_Tiles]:  # fmt: skip
+             offset: int, along: Dict[str, str]) -> _Tiles:  # fmt: skip
     reads = _reads(spec)
     (B, H), sps = given["q"].shape[:2], {"Sq": spread, "Sk": kv_spread}
     key = (spec, spread.S, kv_spread.S, offset, B, H if reads.head else 0)
@@ -831,10 +962,14 @@ def told(spread: Any) -> ContextManager[None]:
 
 # ---- recurrences: each piece maps the state S before it to Phi S + Psi
 
+GROUPS = 8  # of heads: while one rank computes the second group, the next one begins with the state of the first
+MAPS = 3  # calls for each position where all ranks work at once
+
 
 class _Map(NamedTuple):
     extents: Dict[str, Tuple[str, ...]]  # of each array
     erase: bool  # Phi is a matrix, and otherwise a factor for each channel
+    apart: bool  # groups of heads may be called one after the other
 
 
 @functools.lru_cache(maxsize=None)
@@ -844,7 +979,7 @@ def _map_of(spec: str) -> _Map:
         raise ValueError("the formulas read t or S, which are those of a piece: such a recurrence does not run on a spread sequence")
     if "\n  value = v\n" not in rows:
         raise ValueError("the value is another one than v: such a recurrence does not run on a spread sequence")
-    return _Map(extents, "\n  erase = " in rows)
+    return _Map(extents, "\n  erase = " in rows, not _names(_beside(rows, extents, (("h", "H"),)), "h", "H"))
 
 
 def recur(operator: Any, spec: str, given: Dict[str, torch.Tensor], scalars: Dict[str, float], spread: Spread) -> List[torch.Tensor]:
@@ -871,6 +1006,13 @@ def recur(operator: Any, spec: str, given: Dict[str, torch.Tensor], scalars: Dic
 
     q, k, v = (given[n] for n in ("q", "k", "v"))
     B, H, D, Dv = q.shape[0], max(x.shape[1] for x in (q, k, v)), q.shape[3], v.shape[3]
+    state = given["state0"] if "state0" in given else q.new_zeros((B, H, D, Dv), dtype=torch.float32)
+    heads = functools.reduce(math.gcd, (x.shape[1] for x in (q, k, v)))
+    groups = max(g for g in range(1, GROUPS + 1) if heads % g == 0) if found.apart else 1
+    if groups + line.ranks - 1 < MAPS * groups:
+        arrays = {**{n: x for n, x in given.items() if n != "state0"}, "state0": state}
+        turns = _Turns(line, along, found.extents, groups, list(arrays), scalars, json.dumps({**json.loads(spec), "emit": ["state"]}, sort_keys=True))
+        return list(_ByTurns.apply(turns, *arrays.values()))[: _torch._count(spec)]
     own, before = [], 0
     for a, b in line.pieces[line.rank]:
         own.append({n: x.narrow(along[n], before, b - a) if n in along else x for n, x in given.items() if n != "state0"})
@@ -887,7 +1029,6 @@ def recur(operator: Any, spec: str, given: Dict[str, torch.Tensor], scalars: Dic
     ends = sorted(at for pieces in line.pieces for at in pieces)
     places = [[(i, i + 1) for i in (ends.index(at) for at in pieces)] for pieces in line.pieces]
     pairs = _Line(line.group, line.rank, len(ends), places, line.board).whole(pairs, 0) if line.ranks > 1 else pairs
-    state = given["state0"] if "state0" in given else q.new_zeros((B, H, D, Dv), dtype=torch.float32)
     states = [state]
     for pair in pairs:
         phi, psi = (x.reshape(B, H, D, -1) for x in pair.split([B * H * D * columns, B * H * D * Dv]))
@@ -898,29 +1039,154 @@ def recur(operator: Any, spec: str, given: Dict[str, torch.Tensor], scalars: Dic
     return [o, states[-1]][: _torch._count(spec)]
 
 
+class _Turns(NamedTuple):
+    """A piece begins with the state behind the one before, which comes by groups of heads."""
+
+    line: _Line
+    along: Dict[str, int]  # which dimension of a tensor is spread
+    extents: Dict[str, Tuple[str, ...]]
+    groups: int
+    names: List[str]  # of tensors, the last of which is state0
+    scalars: Dict[str, float]
+    spec: str  # which gives the state
+
+    def of_group(self, name: str, x: torch.Tensor, g: int) -> torch.Tensor:
+        heads = [1] if name in ("q", "k", "v", "state0", "o") else [d for d, e in enumerate(self.extents[name]) if e == "H"]
+        for d in heads:
+            x = x.narrow(d, g * (x.shape[d] // self.groups), x.shape[d] // self.groups)
+        return x
+
+    def part(self, name: str, x: torch.Tensor, g: int, before: int, at: Interval) -> torch.Tensor:
+        dim = 2 if name == "o" else self.along.get(name)
+        return self.of_group(name, x if dim is None else x.narrow(dim, before, at[1] - at[0]), g)
+
+    def operands(self, tensors: Sequence[torch.Tensor], start: torch.Tensor, g: int, before: int, at: Interval) -> List[torch.Tensor]:
+        cut = [self.part(n, x, g, before, at) for n, x in zip(self.names[:-1], tensors)]
+        return [*[x if n in ("q", "k", "v") else x.contiguous() for n, x in zip(self.names, cut)], start]
+
+    def pieces(self) -> List[Tuple[int, Interval, int, int]]:
+        """Of this rank, in the order of positions: its rows before, the positions, and who has the piece before and behind; itself at the ends."""
+        owner = {at: r for r, pieces in enumerate(self.line.pieces) for at in pieces}
+        ends, me, own = sorted(owner), self.line.rank, self.line.pieces[self.line.rank]
+        around = [me, *[owner[at] for at in ends], me]
+        return [(_length(own[: own.index(at)]), at, around[i], around[i + 2]) for i, at in enumerate(ends) if owner[at] == me]
+
+    def last(self) -> int:
+        """Who has the last position."""
+        return max(((at[-1][1], r) for r, at in enumerate(map(sorted, self.line.pieces)) if at), default=(0, 0))[1]
+
+    def passes(self, source: int, to: Sequence[int]) -> _Move:
+        """A state of one rank -> these ranks."""
+        me, ranks = self.line.rank, range(self.line.ranks)
+        cut = [[(0, 1)] if me == source and r in to else [] for r in ranks]
+        return _Move(self.line, 0, cut, int(me == source), 0, [[(0, 1)] if me in to and r == source else [] for r in ranks], int(me in to))
+
+    def send(self, x: torch.Tensor, to: int) -> _Travel:
+        return _Travel([x[None]], [self.passes(self.line.rank, [to])], False)
+
+    def receive(self, like: torch.Tensor, source: int) -> torch.Tensor:
+        return _Travel([like[None][:0]], [self.passes(source, [self.line.rank])]).come()[0][0]
+
+
+class _ByTurns(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, turns, *tensors):
+        from . import _recurrence
+
+        names, scalars = ",".join([*turns.names, *turns.scalars]), list(turns.scalars.values())
+        q, k, v, state0 = *tensors[:3], tensors[-1]
+        o = v.new_empty((q.shape[0], state0.shape[1], q.shape[2], v.shape[3]))
+        now = [turns.of_group("state0", state0, g).contiguous() for g in range(turns.groups)]
+        starts, sent = [], []
+        for before, at, source, to in turns.pieces():
+            for g in range(turns.groups):
+                start = now[g] if source == turns.line.rank else turns.receive(now[g], source)
+                starts.append(start)
+                operands = turns.operands(tensors, start, g, before, at)
+                now[g] = _recurrence.made(operands, scalars, names, turns.spec, turns.part("o", o, g, before, at))[1]
+                if to != turns.line.rank:
+                    sent.append(turns.send(now[g], to))
+        for travel in sent:
+            travel.arrived()
+        end, last = torch.cat(now, 1), turns.last()
+        if turns.line.ranks > 1:
+            end = _Travel([end[None] if turns.line.rank == last else end[None][:0]], [turns.passes(last, range(turns.line.ranks))]).come()[0][0]
+        ctx.turns = turns
+        ctx.save_for_backward(*tensors, *starts)
+        return o, end
+
+    @staticmethod
+    def backward(ctx, do, dend):
+        from . import _recurrence
+
+        if torch.is_grad_enabled():  # create_graph=True
+            raise RuntimeError("a recurrence has first derivatives only")
+        turns, count = ctx.turns, len(ctx.turns.names)
+        tensors, starts = ctx.saved_tensors[:count], list(ctx.saved_tensors[count:])
+        names, scalars, me = ",".join([*turns.names, *turns.scalars]), list(turns.scalars.values()), turns.line.rank
+        found = {n: torch.empty_like(x) if n in ("q", "k", "v") else torch.zeros_like(x, dtype=torch.float32) for n, x in zip(turns.names, tensors)}
+        last = turns.last()
+        if turns.line.ranks > 1:  # every rank has given its share
+            came = _Travel([dend[None].contiguous()], [turns.passes(last, range(turns.line.ranks)).back()]).come()[0]
+            dend = came[0] if me == last else torch.zeros_like(dend)
+        now = [turns.of_group("state0", dend, g).contiguous() for g in range(turns.groups)]
+        sent = []
+        for before, at, source, to in reversed(turns.pieces()):
+            for g in reversed(range(turns.groups)):
+                if to != me:
+                    now[g] = turns.receive(now[g], to)
+                operands = turns.operands(tensors, starts.pop(), g, before, at)
+                into = {"d" + n: turns.part(n, found[n], g, before, at) for n in ("q", "k", "v")}
+                of_rows = turns.part("o", do, g, before, at)
+                learned = list(_recurrence._learned(turns.spec, operands, names))
+                made = dict(zip(learned, _recurrence.gradients(operands, [of_rows, now[g]], "o,state", scalars, names, turns.spec, into)))
+                now[g] = made.pop("dstate0")
+                for n, x in made.items():
+                    if n not in into:
+                        turns.part(n[1:], found[n[1:]], g, before, at).add_(x)
+                if source != me:
+                    sent.append(turns.send(now[g], source))
+        for travel in sent:
+            travel.arrived()
+        first = any(at[0] == 0 for at in turns.line.pieces[me])
+        found["state0"] = torch.cat(now, 1) if first else torch.zeros_like(tensors[-1])
+        return (None, *[found[n].to(x.dtype) if x.is_floating_point() else None for n, x in zip(turns.names, tensors)])
+
+
 # ---- equal work
 
 
-def balanced(spec: str, S: int, block: int, mesh: Any, inputs: Dict[str, Any]) -> Spread:
-    from ._spread import size_of
-
-    reads, n = _reads(spec), size_of(mesh)
+def _loads(spec: str, S: int, blocks: Sequence[Interval], inputs: Dict[str, Any]) -> List[int]:
+    """Pairs of visited tiles, of each block of queries."""
+    reads = _reads(spec)
     arrays = {name: x for name, x in inputs.items() if isinstance(x, torch.Tensor)}
     sizes = {e: x.shape[i] for name, x in arrays.items() for i, e in enumerate(reads.extents.get(name, ())) if e in ("B", "H")}
     for name in reads.of_mask:
         if name not in inputs:
             raise TypeError(f"{name}: the mask reads this input")
-    tiles = _tiles_with(spec, S, S, 0, sizes.get("B", 1), sizes.get("H", 1), arrays, {n: float(x) for n, x in inputs.items() if n not in arrays})
-    if tiles is None:
-        raise ValueError(f"S: a mask over {S} positions has too many tiles to count")
+    scalars = {n: float(x) for n, x in inputs.items() if n not in arrays}
+    tiles = _tiles_with(spec, S, S, 0, sizes.get("B", 1), sizes.get("H", 1), arrays, scalars)
+    return [tiles.load(b) for b in blocks]
+
+
+def balance(S: int, modules: "Dict[_torch.Attention, float]", block: int = 512, mesh: Any = None, **inputs: Any) -> Spread:
+    """A Spread of S positions whose ranks have equal work in all layers of a model: modules, and how many layers each has, or what else they weigh
+    against each other, for each visited tile. mesh: by default that of the first module. inputs: those that the masks read, whole and the same on every rank."""
+    from ._spread import size_of
+
+    mesh = next((m.mesh for m in modules), None) if mesh is None else mesh
+    n = size_of(mesh)
     blocks = [(a, min(a + block, S)) for a in range(0, S, block)]
-    held = _swapped([tiles.load(b) for b in blocks], n)
+    load = [0.0] * len(blocks)
+    for module, weight in modules.items():
+        load = [x + weight * y for x, y in zip(load, _loads(module.spec, S, blocks, inputs))]
+    held = _swapped(load, n)
     pieces = [_merged([blocks[i] for i in own]) for own in held]
     order = torch.cat([torch.arange(a, b) for own in pieces for a, b in own] or [torch.zeros(0, dtype=torch.int64)])
     return Spread(mesh, S, order, [_length(own) for own in pieces])
 
 
-def _windows(load: Sequence[int], n: int) -> List[List[int]]:
+def _windows(load: Sequence[float], n: int) -> List[List[int]]:
     """Which blocks each of n ranks has, as many as the others (or one less). Of the blocks that are left, as a ring, a rank takes consecutive ones
     whose load is the mean: such places take the mean on average, so one of them comes near it. Of those within 2% one that cuts fewest runs."""
     left, held, mean = list(range(len(load))), [], sum(load) / n
@@ -937,7 +1203,7 @@ def _windows(load: Sequence[int], n: int) -> List[List[int]]:
     return held
 
 
-def _swapped(load: Sequence[int], n: int) -> List[List[int]]:
+def _swapped(load: Sequence[float], n: int) -> List[List[int]]:
     """Which blocks each of n ranks has: windows, of which blocks of the fullest and of the emptiest rank
     change places until the fullest has at most 4% above the mean. Where that does not come, the heaviest go first to the emptiest."""
     count, mean = len(load), sum(load) / n

@@ -40,9 +40,12 @@ def _shapes(tensors: List[torch.Tensor], scalars: List[float], names: str, spec:
 
 
 def _run(tensors: List[torch.Tensor], scalars: List[float], names: str, spec: str) -> List[torch.Tensor]:
-    o = _shapes(tensors, scalars, names, spec)[0]
-    made = ["o", *_torch._emits(spec)]
-    found = _torch._launch(_of_tensors(spec, tensors), made, _given(tensors, scalars, names), {"o": _torch._for(o)})
+    return made(tensors, scalars, names, spec, _shapes(tensors, scalars, names, spec)[0])
+
+
+def made(tensors: Sequence[torch.Tensor], scalars: Sequence[float], names: str, spec: str, o: torch.Tensor) -> List[torch.Tensor]:
+    """o: where it goes."""
+    found = _torch._launch(_of_tensors(spec, tensors), ["o", *_torch._emits(spec)], _given(tensors, scalars, names), {"o": _torch._for(o)})
     return [o if found[0] is o else o.copy_(found[0]), *found[1:]]
 
 
@@ -53,14 +56,20 @@ def _learned(spec: str, tensors: Sequence[torch.Tensor], names: str) -> Dict[str
 
 
 def _backward(tensors: List[torch.Tensor], come: List[torch.Tensor], which: str, scalars: List[float], names: str, spec: str) -> List[torch.Tensor]:
-    """The gradients that the kernel has, from those of the outputs `which`; those of the others are 0."""
+    return gradients(tensors, come, which, scalars, names, spec, {})
+
+
+def gradients(tensors: Sequence[torch.Tensor], come: Sequence[torch.Tensor], which: str, scalars: Sequence[float], names: str, spec: str,
+              into: Dict[str, torch.Tensor]) -> List[torch.Tensor]:  # fmt: skip
+    """The gradients that the kernel has, from those of the outputs `which`; those of the others are 0. into: where those of q, k and v go; by default
+    new tensors."""
     kernel = _torch._back(_of_tensors(spec, tensors, "fwd,bwd"))
     given = _given(tensors, scalars, names)
     given.update(("d" + n, _torch._placed(x) if n == "o" else x.contiguous()) for n, x in zip(which.split(","), come))
     if "do" not in given:
-        given["do"] = _torch._placed(torch.zeros_like(_shapes(tensors, scalars, names, spec)[0]))
+        given["do"] = _torch._placed(torch.zeros_like(_shapes(list(tensors), list(scalars), names, spec)[0]))
     learned = _learned(spec, tensors, names)
-    new = {n: torch.empty_like(x) for n, x in learned.items() if n[1:] in _ROWS}
+    new = {n: into[n] if n in into else torch.empty_like(x) for n, x in learned.items() if n[1:] in _ROWS}
     found = dict(zip(learned, _torch._launch(kernel, list(learned), given, {n: _torch._for(x) for n, x in new.items()})))
     found.update((n, x if found[n] is x else x.copy_(found[n])) for n, x in new.items())
     return [found[n].to(like.dtype).reshape(like.shape) for n, like in learned.items()]
@@ -110,8 +119,8 @@ def _list_gradients(ctx: Any, come: Any) -> Any:
 _functions: Any = lambda tensors, *call: _Recur.apply(*call, *tensors), _backward
 _operator, _backward_operator = _functions
 if hasattr(torch.library, "custom_op"):  # PyTorch 2.4
-    _operator = torch.library.custom_op("attn::recurrence", _run, mutates_args=())
-    _backward_operator = torch.library.custom_op("attn::recurrence_backward", _backward, mutates_args=())
+    _operator = torch.library.custom_op("attn::recurrence", _torch._untraced(_run), mutates_args=())
+    _backward_operator = torch.library.custom_op("attn::recurrence_backward", _torch._untraced(_backward), mutates_args=())
     _operator.register_fake(_shapes)
     _backward_operator.register_fake(_backward_shapes)
     _operator.register_autograd(_list_gradients, setup_context=_keep)

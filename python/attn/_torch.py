@@ -386,13 +386,30 @@ def _list_gradients(ctx, come):
     return _gradients(ctx, come), None if ctx.call[0] else [], None, None, None
 
 
+def _untraced(function):
+    """What an operator is made of is not in a graph of torch.jit.trace: the operator is."""
+
+    @functools.wraps(function)
+    def run(*args, **named):
+        state = torch._C._get_tracing_state()
+        if state is None:
+            return function(*args, **named)
+        torch._C._set_tracing_state(None)
+        try:
+            return function(*args, **named)
+        finally:
+            torch._C._set_tracing_state(state)
+
+    return run
+
+
 def _operators(names, functions, shapes, gradients, keep):
     """What runs, the forward and the backward as operators, each one in graphs of torch.compile and torch.export; None before PyTorch 2.4.
 
     `shapes` are their fake kernels; `gradients` and `keep` the forward's backward and what it keeps for that."""
     if not hasattr(torch.library, "custom_op"):
         return None
-    made = [torch.library.custom_op("attn::" + name, function, mutates_args=()) for name, function in zip(names, functions)]
+    made = [torch.library.custom_op("attn::" + name, _untraced(function), mutates_args=()) for name, function in zip(names, functions)]
     for operator, fake in zip(made, shapes):
         operator.register_fake(fake)
     made[1].register_autograd(gradients, setup_context=keep)
@@ -724,7 +741,7 @@ class Attention(torch.nn.Module):
         those that the mask reads, whole and the same on every rank."""
         from . import _ranks
 
-        return _ranks.balanced(self.spec, S, block, self.mesh if mesh is None else mesh, inputs)
+        return _ranks.balance(S, {self: 1}, block, mesh, **inputs)
 
     def extra_repr(self) -> str:
         given = json.loads(self.spec)

@@ -1,6 +1,6 @@
 """attn.Spread over the GPUs of this machine, by NCCL: results and gradients against one GPU, then rates.
 
-    PYTHONPATH=python python3 tests/gpu/ranks.py [check] [decode] [paged] [compile] [rates] [peers]
+    PYTHONPATH=python python3 tests/gpu/ranks.py [check] [decode] [paged] [compile] [rates] [peers] [flex] [recur] [timeline]
 
 Prints a line for each case, then `N passed, N failed`. A rate is that of all ranks; "of one" is the share of a GPU's own rate that each reaches, where
 one GPU does the whole sequence alone (medians of a few calls one after the other, as layers are). "chunks" is the method keys with no room for the whole length. Beside
@@ -12,6 +12,7 @@ import os
 import statistics
 import sys
 import tempfile
+import time
 
 import torch
 import torch.distributed as dist
@@ -68,10 +69,14 @@ def compare(device, source, inputs, S, D, order, method, dtype, bound):
     return f"{'ok  ' if good else 'FAIL'} {name} {dtype} S {S} D {D} {order} {method}: relative error {worst:.1e}, bound {bound:.1e}", good
 
 
-def median_ms(run, calls=1, times=5):
+def median_ms(run, calls=1, times=3):
     """Of a call, of as many one after the other; of the slowest rank."""
-    run()
-    run()
+    begun, warm = time.monotonic(), torch.zeros(1, device="cuda")
+    while warm < 1:  # all ranks as often: clocks that have rested are slow
+        run()
+        torch.cuda.synchronize()
+        warm.fill_(float(time.monotonic() - begun > WARM))
+        dist.all_reduce(warm, dist.ReduceOp.MIN)
     taken = []
     for _ in range(times):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -107,17 +112,18 @@ def backward(call, tensors):
     return lambda: torch.autograd.grad(o, leaves, do, retain_graph=True)
 
 
-CALLS = 3  # layers of a model, which the host is ahead of
+WARM = 0.3  # s
+CALLS = 6  # layers of a model, which the host is ahead of
 
 
-def measured(call, tensors):
+def measured(call, tensors, calls=CALLS):
     """ms, forward and backward; bytes."""
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    with torch.no_grad():
-        forward = median_ms(lambda: call(*tensors), CALLS)
+    leaves = [x.detach().requires_grad_() for x in tensors]  # as in training: what the backward wants is made
+    forward = median_ms(lambda: call(*leaves), calls)
     most = torch.cuda.max_memory_allocated() - before
-    return forward, median_ms(backward(call, tensors), CALLS), most
+    return forward, median_ms(backward(call, tensors), calls), most
 
 
 def rates(device, ranks, name, S, orders, inputs):
@@ -126,8 +132,8 @@ def rates(device, ranks, name, S, orders, inputs):
     module = attn.Attention(library(name), defines={"D": 128, "Dv": 128, **({"WINDOW": inputs.pop("WINDOW")} if "WINDOW" in inputs else {})})
     alone = measured(lambda *t: module(*t, **inputs), tensors)
     yield f"{name} S {S}: alone forward {alone[0]:.2f} ms, backward {alone[1]:.2f}"
-    for order in orders:
-        for method in "keys", "chunks", "heads":
+    for order, methods in orders:
+        for method in methods.split():
             over = how(order, method, S, module, inputs)
             sp = over["spread"]
             own, given = [sp.shard(x, 2) for x in tensors], of_rank(sp, inputs)
@@ -206,7 +212,12 @@ def compiled(device):
     return f"torch.compile: {worst:.1e} apart", worst < 1e-2
 
 
-def peer(device, ranks, S, rotate):
+def told(name, alone, over, ranks, error):
+    return (f"{name}: alone forward {alone[0]:.2f} ms, backward {alone[1]:.2f}; over {ranks} forward {over[0]:.2f}: {alone[0] / over[0] / ranks:.3f} of one, "
+            f"backward {over[1]:.2f}: {alone[1] / over[1] / ranks:.3f}; forward's memory {over[2] >> 20} MB; {error:.1e} apart")  # fmt: skip
+
+
+def peer(device, ranks, S, rotate, backend, causal=True):
     """PyTorch's ring, with its own balance, by either way for keys to travel."""
     import torch.nn.functional as F
     from torch.distributed.device_mesh import init_device_mesh
@@ -215,24 +226,120 @@ def peer(device, ranks, S, rotate):
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     def call(*tensors):  # the context puts its own in the place of this function
-        return F.scaled_dot_product_attention(*tensors, is_causal=True)
+        return F.scaled_dot_product_attention(*tensors, is_causal=causal)
 
     q, k, v = (x.to(torch.bfloat16) for x in drawn(device, (1, 32, S, 128), (1, 8, S, 128), (1, 8, S, 128)))
     whole = [q, *[x.repeat_interleave(4, 1) for x in (k, v)]]  # its ring takes as many heads of keys
     mesh = init_device_mesh("cuda", (ranks,))
     _attention.set_rotate_method(rotate)
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION), torch.no_grad():
-        expected = call(*whole)
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        alone = measured(call, whole)
+    by = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}[backend]
+    with sdpa_kernel(by):
+        alone = measured(call, whole, 2)
+        with torch.no_grad():
+            expected = call(*whole)
         with context_parallel(mesh, buffers=whole, buffer_seq_dims=[2] * 3):
             with torch.no_grad():
                 found = call(*whole)
-            over = measured(call, whole)
+            over = measured(call, whole, 2)
     (found,) = context_parallel_unshard(mesh, [found], [2])
     error = float((found.float() - expected.float()).norm() / expected.float().norm())
-    return (f"PyTorch's causal S {S}, {rotate}: alone forward {alone[0]:.2f} ms, backward {alone[1]:.2f}; over {ranks} forward {over[0]:.2f}: "
-            f"{alone[0] / over[0] / ranks:.3f} of one, backward {over[1]:.2f}: {alone[1] / over[1] / ranks:.3f}; forward's memory {over[2] >> 20} MB; {error:.1e} apart")  # fmt: skip
+    return told(f"PyTorch's {'causal' if causal else 'full'} S {S}, {backend}, {rotate}", alone, over, ranks, error)
+
+
+def flex(device, ranks, name, S, inputs):
+    """FlexAttention by PyTorch's context parallelism, which gathers all keys: its own balance, or none where that is as good."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.experimental import _attention as cp
+    from torch.distributed.tensor.parallel import parallelize_module
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    q, k, v = (x.to(torch.bfloat16) for x in drawn(device, (1, 32, S, 128), (1, 8, S, 128), (1, 8, S, 128)))
+    mesh = init_device_mesh("cuda", (ranks,))
+    doc = inputs.get("doc")
+    masks = {"sliding_window": lambda b, h, i, j: (i >= j) & (i - j < 4096), "document": lambda b, h, i, j: (doc[b, i] == doc[b, j]) & (i >= j),
+             "softcap": lambda b, h, i, j: i >= j}  # fmt: skip
+    score = (lambda s, b, h, i, j: 50 * torch.tanh(s / 50)) if name == "softcap" else None
+    mask = create_block_mask(masks[name], 1, None, S, S, device=device)
+    compiled = torch.compile(flex_attention)
+
+    class Module(torch.nn.Module):
+        def forward(self, q, k, v, score_mod=None, block_mask=None):
+            return compiled(q, k, v, score_mod=score_mod, block_mask=block_mask, enable_gqa=True)
+
+    whole, module = Module(), Module()
+    alone = measured(lambda *t: whole(*t, score, mask), [q, k, v], 3)
+    with torch.no_grad():
+        expected = whole(q, k, v, score, mask)
+    balancer = None
+    if name == "document":
+        balancer = cp._PTRRLoadBalancer(mask, ranks)
+    elif name == "softcap":
+        balancer = cp._HeadTailLoadBalancer(S, ranks, device)
+    parallelize_module(module, mesh, cp._ContextParallel(seq_dim=2, attention_type=cp._ContextParallel.AttentionType.FLEX))
+    *own, own_mask = cp._context_parallel_shard(mesh, [q, k, v, mask], [2] * 4, load_balancer=balancer)
+    own = [x.contiguous() for x in own]
+    over = measured(lambda *t: module(*t, score, own_mask), own, 3)
+    with torch.no_grad():
+        found = module(*own, score, own_mask)
+    (found,) = cp.context_parallel_unshard(mesh, [found], [2], balancer)
+    error = float((found.float() - expected.float()).norm() / expected.float().norm())
+    return told(f"FlexAttention's {name} S {S}", alone, over, ranks, error)
+
+
+def timeline(device, ranks, name, S, order, inputs):
+    """Of what a layer's time is made: kernels of one kind, in us of a layer; and a trace of PyTorch's profiler in $OUT."""
+    tensors = [x.to(torch.bfloat16) for x in drawn(device, (1, 32, S, 128), (1, 8, S, 128), (1, 8, S, 128))]
+    module = attn.Attention(library(name), defines={"D": 128, "Dv": 128, **({"WINDOW": inputs.pop("WINDOW")} if "WINDOW" in inputs else {})})
+    over = how(order, "keys", S, module, inputs)
+    own, given = [over["spread"].shard(x, 2) for x in tensors], of_rank(over["spread"], inputs)
+    runs = {"forward": lambda: module(*own, **given, **over)}
+    runs["backward"] = backward(lambda *t: module(*t, **given, **over), own)
+    for phase, run in runs.items():
+        run()
+        torch.cuda.synchronize()
+        dist.barrier()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU]) as profile:
+            for _ in range(4):
+                run()
+            torch.cuda.synchronize()
+        if os.environ.get("OUT"):
+            profile.export_chrome_trace(os.path.join(os.environ["OUT"], f"{name}_{order}_{phase}_{dist.get_rank()}.json.gz"))
+        found = sorted(((e.device_time_total / 4, e.key, e.count // 4) for e in profile.key_averages() if e.device_time_total), reverse=True)
+        yield f"{name} {order} {phase}: " + "; ".join(f"{key[:48]} x{count} {us:.0f}" for us, key, count in found[:8])
+
+
+def recurrent(device, ranks, name, S, D=128, H=16):
+    """A recurrence of `ranks` times as many positions, beside one GPU that has S; and each way to pass the state beside one GPU."""
+    from attn import _ranks
+
+    def operands(S, D, H):
+        q, k, v, decay, beta = drawn(device, (1, H, S, D), (1, H, S, D), (1, H, S, D), (1, H, S), (1, H, S))
+        k = k / k.norm(dim=-1, keepdim=True)
+        return {**{n: x.to(torch.bfloat16) for n, x in (("q", q * D**-0.5), ("k", k), ("v", v))}, "log_decay": -0.1 * decay.abs(), "beta": beta.sigmoid()}
+
+    def run(module, given, do, **spread):
+        leaves = [x.clone().requires_grad_() for x in given.values()]
+        o = module(**dict(zip(given, leaves)), **spread)
+        return [o, *torch.autograd.grad(o, leaves, do)]
+
+    module, few = attn.Recurrence(library(name), defines={"D": D, "Dv": D}), operands(8192, D, H)
+    do = drawn(device, (1, H, 8192, D))[0].to(torch.bfloat16)
+    expected, sp, maps = run(module, few, do), attn.Spread(None, 8192, "zigzag"), _ranks.MAPS
+    for way, _ranks.MAPS in (("turns", maps), ("maps", 0)):
+        found = run(module, {n: sp.shard(x, 2) for n, x in few.items()}, sp.shard(do, 2), spread=sp)
+        worst = max(float((sp.unshard(x.detach(), 2).float() - y.float()).norm() / y.float().norm()) for x, y in zip(found, expected))
+        yield f"{name} by {way}: relative error {worst:.1e}", worst < 3e-2
+    _ranks.MAPS = maps
+    one, S = operands(S, D, H), S * ranks
+    call = lambda *x, **spread: module(**dict(zip(one, x)), **spread)  # noqa: E731
+    alone = measured(call, list(one.values()))
+    whole, sp = operands(S, D, H), attn.Spread(None, S)
+    own = [sp.shard(x, 2) for x in whole.values()]
+    for groups in 4, 8, 16:
+        _ranks.GROUPS = groups
+        f, b, _ = measured(lambda *x: call(*x, spread=sp), own)
+        yield (f"{name} S {S}, {groups} groups: alone {S // ranks} forward {alone[0]:.2f} ms, backward {alone[1]:.2f}; over {ranks} {f:.2f}: {alone[0] / f:.3f} of one; "
+               f"{b:.2f}: {alone[1] / b:.3f}"), None  # fmt: skip
 
 
 def documents(device, S, of=4096):
@@ -242,19 +349,20 @@ def documents(device, S, of=4096):
 
 
 CASES = "causal", "softmax", "sliding_window", "alibi", "softcap", "attention_sink", "document"
-RATES = ("causal", 65536, ("zigzag", "contiguous"), {}), ("softmax", 32768, ("contiguous",), {}), ("sliding_window", 65536, ("contiguous",), {"WINDOW": 4096}), \
-    ("document", 65536, ("zigzag", "balanced"), {"doc": documents})  # fmt: skip
+RATES = ("causal", 65536, (("zigzag", "keys heads"),), {}), ("softmax", 32768, (("contiguous", "keys"),), {}), \
+    ("sliding_window", 65536, (("contiguous", "keys heads"),), {"WINDOW": 4096}), \
+    ("document", 65536, (("zigzag", "keys"), ("balanced", "keys")), {"doc": documents}), ("softcap", 32768, (("zigzag", "keys"),), {})  # fmt: skip
 
 
 def compile_all(names):
     """At once, by the processors of this machine: the ranks find them in the cache."""
-    wanted = [(name, {}, 64, e, p) for name in names for e in ("f32", "bf16") for p in ("fwd,bwd", "part,bwd")]
+    wanted = [(name, {}, 64, e, p) for name in names for e in ("f32", "bf16") for p in ("fwd,bwd", "piece,bwd", "part,bwd")]
     for name, _, _, inputs in RATES:
         defines = {"D": 128, "Dv": 128, **({"WINDOW": inputs["WINDOW"]} if "WINDOW" in inputs else {})}
-        wanted += [(name, defines, 128, "bf16", p) for p in ("fwd", "fwd,bwd", "part", "part,bwd")]
+        wanted += [(name, defines, 128, "bf16", p) for p in ("fwd,bwd", "piece,bwd")]
     target = _torch._target(torch.device("cuda"))
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        made = [pool.submit(_torch._kernel, _torch._specify(library(n), None, d, (), (), 3), D, D, e, target, p) for n, d, D, e, p in wanted]
+        made = [pool.submit(_torch._kernel, _torch._specify(library(n), None, d, (), (), 3, None), D, D, e, target, p) for n, d, D, e, p in wanted]
         for x in made:
             x.result()
 
@@ -275,12 +383,30 @@ def all_rates(device, ranks):
         yield from ((line, None) for line in rates(device, ranks, name, S, orders, given))
 
 
+def attempt(what, call, *given):
+    """Where PyTorch has not what the case needs."""
+    try:
+        return call(*given), None
+    except Exception as e:  # noqa: BLE001
+        return f"{what}: {type(e).__name__}: {str(e)[:300]}", None
+
+
 def peers(device, ranks):
-    for rotate in "allgather", "alltoall":
-        try:
-            yield peer(device, ranks, 65536, rotate), None
-        except (AttributeError, ImportError, RuntimeError, TypeError) as e:
-            yield f"PyTorch's, {rotate}: {type(e).__name__}: {e}", None
+    for backend, rotate in ("flash", "allgather"), ("flash", "alltoall"), ("cudnn", "allgather"), ("cudnn", "alltoall"):
+        yield attempt(f"PyTorch's, {backend}, {rotate}", peer, device, ranks, 65536, rotate, backend)
+    yield attempt("PyTorch's full, cudnn", peer, device, ranks, 32768, "allgather", "cudnn", False)
+
+
+def of_flex(device, ranks):
+    for name, S, _, inputs in RATES[2:]:
+        given = {n: x(device, S) for n, x in inputs.items() if callable(x)}
+        yield attempt(f"FlexAttention's {name}", flex, device, ranks, name, S, given)
+
+
+def timelines(device, ranks):
+    for name, S, orders, inputs in RATES[:1] + RATES[2:4]:
+        given = {n: x(device, S) if callable(x) else x for n, x in inputs.items()}
+        yield from ((line, None) for line in timeline(device, ranks, name, S, orders[-1][0], given))
 
 
 SECTIONS = {
@@ -290,6 +416,9 @@ SECTIONS = {
     "compile": lambda device, ranks: (compiled(device) for _ in range(1)),
     "rates": all_rates,
     "peers": peers,
+    "flex": of_flex,
+    "recur": lambda device, ranks: recurrent(device, ranks, "gated_deltanet", 65536),
+    "timeline": timelines,
 }  # fmt: skip
 
 
@@ -313,7 +442,7 @@ def main(sections):
     if not count:
         print("SKIPPED: PyTorch sees no GPU\n0 passed, 0 failed")
         return 0
-    if {"check", "rates"} & set(sections):
+    if {"check", "rates", "timeline"} & set(sections):
         compile_all(CASES if "check" in sections else ())
     told = mp.get_context("spawn").SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:

@@ -661,6 +661,50 @@ class Parts(unittest.TestCase):
             part.backward(q, q, q)
         self.assertEqual(back.backward.outputs, ["dq", "dk", "dv"])
 
+    def test_pieces(self):
+        """Rows of a whole and the keys that they see, forward and backward, add up to the whole; what a row alone adds comes with each row once."""
+        r = np.random.default_rng(2)
+        B, H, Hkv, S, D = 2, 4, 2, 200, 16
+        q, k, v, do = (r.standard_normal((B, h, S, D), np.float32) for h in (H, Hkv, Hkv, H))
+        doc = np.broadcast_to(np.arange(S, dtype=np.int32) // 37, (B, S)).copy()
+        sinks = """import std.mask; import std.normalization;
+            attention sinks {
+                dim D = 64, Dv = D;
+                input sink: f32[H] grad;
+                score(q, k) = dot(q, k) * rsqrt(D);
+                mask(b, h, i, j) = window(i, j, 40);
+                normalize(s, b, h) = softmax_with_sink(s, sink[h]);
+            }"""
+        window = (0, 100, 0, 110), (100, 180, 61, 180), (180, 200, 141, 200)
+        for name, inputs, pieces in (
+            ("sinks", {"sink": r.standard_normal(H, np.float32)}, window),
+            ("alibi", {}, ((0, 70, 0, 70), (70, 200, 0, 200))),
+            ("document", {"doc": doc}, ((0, 100, 0, 130), (100, 200, 74, 200))),
+        ):
+            source = sinks if name == "sinks" else os.path.join(ROOT, "stdlib", name + ".attn")
+            whole, piece = (attn.compile(source, defines={"D": D, "Dv": D}, phase=phase)[name] for phase in ("fwd,bwd", "piece,bwd"))
+            self.assertEqual((piece.phase, piece.piece, piece.backward.phase), ("piece", piece, "piece_bwd"))
+            saved = [n for n in whole.outputs if n.startswith("saved")]
+
+            def run(kernel, q, k, v, do, at):
+                o, *kept = kernel(q, k, v, **inputs, emit=saved, **{n: x for n, x in at.items() if n in kernel.sizes})  # noqa: B023
+                back = kernel.backward
+                given = {"q": q, "k": k, "v": v, "do": do, "o": o, "dlse": np.zeros(q.shape[:3], np.float32), **dict(zip(saved, kept)), **inputs}  # noqa: B023
+                given = {n: x for n, x in given.items() if n in back.inputs}
+                return [o, *back(**given, emit=[n for n in back.outputs if n == "dsink"], **{n: x for n, x in at.items() if n in back.sizes})]
+
+            expected = run(whole, q, k, v, do, {})
+            found = [np.zeros_like(x) for x in expected]
+            for a, b, c, d in pieces:
+                at = {"q_offset": a, "q_first": a, "kv_first": c, "Sq_all": S, "Sk_all": S}
+                part = run(piece, q[:, :, a:b], k[:, :, c:d], v[:, :, c:d], do[:, :, a:b], at)
+                for into, x, (i, j) in zip(found, part, ((a, b), (a, b), (c, d), (c, d))):
+                    into[:, :, i:j] += x
+                for into, x in zip(found[4:], part[4:]):
+                    into += x
+            for x, y in zip(found, expected):
+                np.testing.assert_allclose(x, y, atol=2e-5)
+
     def test_scalars_that_combine_does_not_read(self):
         source = """
             import std.normalization;

@@ -617,6 +617,20 @@ class Mistakes(Case):
         self.close(module(q, k, v, True), v.double().mean(2, keepdim=True).repeat_interleave(2, 1).expand(-1, -1, q.shape[2], -1))
         self.assertTrue(torch.equal(module(q, k, v, False), module(q, k, v, 0)))
 
+    def test_no_trace_is_of_nothing(self):
+        """A graph of torch.jit.trace held the memory of a kernel's output as it was before the launch."""
+        module, given = attn.Attention(CAUSAL), operands()
+        kernel = _torch._of_tensors(module.spec, given, "q,k,v")
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            for traces in kernel, *([] if hasattr(torch.library, "custom_op") else [module]):
+                with self.assertRaisesRegex(RuntimeError, "torch.jit.trace does not see"):
+                    torch.jit.trace(lambda *x: traces(*x), tuple(given))  # noqa: B023
+            if hasattr(torch.library, "custom_op"):
+                traced = torch.jit.trace(module, tuple(given))
+                for x in given, operands(sq=9):
+                    self.assertTrue(torch.equal(traced(*x), module(*x)))
+
     def test_no_gradient_vanishes(self):
         q, k, v = operands(d=8)
         bias, table = torch.randn(4, 7), torch.randn(3).bfloat16()

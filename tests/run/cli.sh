@@ -421,6 +421,8 @@ says err 'is json, or left out'
 gives 0 mask "$top/stdlib/causal.attn" --shape=Sq=300 --target=sm_80 -o needed.json --format=json
 holds 'grep -q "^{\"queries\": 300, \"keys\": 300, \"tile\": \[128, " needed.json'
 holds '[ "$(grep -c "^\[\[0, " needed.json)" -eq 3 ]'
+gives 0 mask "$top/stdlib/sliding_window.attn" --target=sm_90a --shape=Sq=2000000,Sk=2000000 -o needed.json --format=json
+holds 'grep -q "\"tile\": \[4096, 4096\]" needed.json'
 for verb in check explain bench 'mask -o a.svg'; do
     gives 2 $verb relu.o
     says err 'is an artifact'
@@ -755,6 +757,15 @@ gives 1 relu_attn.attn --phase=part,bwd --layout=ragged -o parts.o
 says err 'no backward of parts in layout ragged'
 gives 1 "$top/stdlib/document.attn" --phase=part --layout=paged -o parts.o
 says err "'doc' is read at another row than the pair's own"
+# pieces: rows of a whole, and the keys that they see
+for target in sm_80 sm_90a; do
+    gives 0 "$top/stdlib/document.attn" --phase=fwd,piece,bwd --target=$target -o parts.ptx
+done
+gives 0 "$top/tests/regress/infinite_divisor.attn" --phase=piece -o parts.o
+gives 1 relu_attn.attn --phase=piece --layout=paged -o parts.o
+says err 'no pieces in layout paged'
+gives 2 check relu_attn.attn --phase=piece
+says err '--phase=piece: these kernels are for callers'
 gives 0 "$top/stdlib/document.attn" --layout=paged:16 --target=sm_90a --dtype=bf16 -o document.ptx
 gives 2 check relu_attn.attn --parts=2 --layout=ragged
 says err 'goes with --layout=dense'
@@ -1034,11 +1045,13 @@ says out 'good in part: steep'
 says out 'dq NOTHING COMPARED (rounding in f32 may be'
 gives 0 check blind.attn --entry=steep --shape=H=2,Sq=70 --phase=fwd,bwd
 says out 'good: steep'
-gives 0 check blind.attn --entry=delta --shape=B=2,H=4,S=70 --phase=fwd,bwd
+gives 0 check blind.attn --entry=delta --shape=B=2,H=4,S=70 --phase=fwd,bwd --in=k=-1.7..1.7
 says out 'good in part: delta'
 says out 'no gradient is compared; keys of unit length keep a state small'
-gives 0 check blind.attn --entry=delta --shape=B=2,H=4,S=70 --phase=fwd,bwd --in=k=-0.1..0.1
+gives 0 check blind.attn --entry=delta --shape=B=2,H=4,S=70 --phase=fwd,bwd # which are drawn
 says out 'good: delta'
+gives 0 check "$top/stdlib/rwkv7.attn" --shape=S=150
+says out 'good: rwkv7'
 gives 0 check decide.attn --entry=steps --shape=Sq=5 --in q=-3..3 --in k=-3..3
 holds '! grep -q "not compared" out'
 gives 1 check relu_attn.attn --schedule=rows=1024,keys=4096 --shape=Sq=2000

@@ -48,7 +48,12 @@ static bool settles(const double *slope, double noise) {
     return most - least <= 1e-3 * fmax(fabs(most), fabs(least)) + noise;
 }
 
-static void compare(const Row *r, const char *name, double *x, int64_t at, double d,
+// The reference's own sum of terms that are so much larger has no digit left.
+static bool cancels(double slope, double terms, const Sample *s) {
+    return !(ldexp(terms, -50) <= 1e-3 * (fabs(slope) + 1e-3 * s->size));
+}
+
+static void compare(const Row *r, const char *name, double *x, int64_t at, double d, double terms,
                     Differences *found) {
     double was = x[at], h = 1e-6 * fmax(1, fabs(was)), slope[4], value[4];
     static const int steps[] = {1, -1, 2, -2};
@@ -60,7 +65,7 @@ static void compare(const Row *r, const char *name, double *x, int64_t at, doubl
     }
     x[at] = was;
     double noise = 1e-7 * s.size, near = (slope[0] + slope[1]) / 2;
-    if (!isfinite(d) || !settles(slope, noise)) return;
+    if (!isfinite(d) || !settles(slope, noise) || cancels(near, terms, &s)) return;
     double off = fabs(near - d) / (fabs(near) + 1e-3 * s.size + 1e-30);
     found->compared++;
     if (off <= found->worst) return;
@@ -70,7 +75,7 @@ static void compare(const Row *r, const char *name, double *x, int64_t at, doubl
 }
 
 static void compare_array(const Row *r, const char *name, const double *array, const double *d,
-                          int64_t n, Differences *found) {
+                          const double *terms, int64_t n, Differences *found) {
     int64_t seen[FEW];
     double *x = (double *)array; // put back as it was
     for (int k = 0; k < FEW && k < n; k++) {
@@ -81,7 +86,7 @@ static void compare_array(const Row *r, const char *name, const double *array, c
             if (!had && (best < 0 || fabs(d[i]) > fabs(d[best]))) best = i;
         }
         seen[k] = best;
-        compare(r, name, x, best, d[best], found);
+        compare(r, name, x, best, d[best], terms[best], found);
     }
 }
 
@@ -130,7 +135,7 @@ static bool shows_steps(const Row *r) {
 }
 
 // The reference's gradients of one row, compared.
-static void of_row(Row *r, RefGrad *own, Differences *found) {
+static void of_row(Row *r, RefGrad *own, RefGrad *terms, Differences *found) {
     const Variant *v = r->run.variant;
     const int32_t *n = r->run.sizes;
     int64_t rows = (int64_t)n[SIZE_B] * n[SIZE_HQ] * n[SIZE_SQ];
@@ -140,16 +145,17 @@ static void of_row(Row *r, RefGrad *own, Differences *found) {
     ref_grad(own);
     own->apart = NULL;
     if (apart) return; // differences would be those of other sides
-    compare_array(r, "q", r->run.q, own->dq, rows * v->D, found);
-    compare_array(r, "k", r->run.k, own->dk, keys * v->D, found);
-    if (!v->v_in_k) compare_array(r, "v", r->run.v, own->dv, keys * v->Dv, found);
+    ref_grad(terms);
+    compare_array(r, "q", r->run.q, own->dq, terms->dq, rows * v->D, found);
+    compare_array(r, "k", r->run.k, own->dk, terms->dk, keys * v->D, found);
+    if (!v->v_in_k) compare_array(r, "v", r->run.v, own->dv, terms->dv, keys * v->Dv, found);
     for (int i = 0; i < v->inputs.n; i++)
         if (own->dinputs[i])
             compare_array(r, v->inputs.data[i].name, r->run.inputs[i], own->dinputs[i],
-                          elements(&r->run, &v->inputs.data[i]), found);
+                          terms->dinputs[i], elements(&r->run, &v->inputs.data[i]), found);
 }
 
-static RefGrad gradients(const Row *r, int64_t rows) {
+static RefGrad gradients(const Row *r, int64_t rows, RefKind kind) {
     const Variant *v = r->run.variant;
     Arena *a = r->a;
     const int32_t *n = r->run.sizes;
@@ -167,7 +173,8 @@ static RefGrad gradients(const Row *r, int64_t rows) {
                      .dq = ARENA_ARRAY(a, double, rows * v->D),
                      .dk = ARENA_ARRAY(a, double, keys * v->D),
                      .dv = ARENA_ARRAY(a, double, keys * v->Dv),
-                     .dinputs = dinputs};
+                     .dinputs = dinputs,
+                     .kind = kind};
 }
 
 Differences differences(const Variant *v, const Binding *b) {
@@ -189,11 +196,11 @@ Differences differences(const Variant *v, const Binding *b) {
                      .o = ARENA_ARRAY(a, double, rows * v->Dv + 1),
                      .emits = emits,
                      .rows = only}};
-    RefGrad own = gradients(&r, rows);
+    RefGrad own = gradients(&r, rows, REF_FLOAT64), terms = gradients(&r, rows, REF_SIZES);
     r.g = &own;
     for (r.row = 0; r.row < rows && !has_stairs(&r); r.row += 1 + rows / ROWS) {
         only[r.row] = 1;
-        if (shows_steps(&r)) of_row(&r, &own, &found);
+        if (shows_steps(&r)) of_row(&r, &own, &terms, &found);
         only[r.row] = 0;
     }
     oracle_free_arguments(in, b);

@@ -45,3 +45,25 @@ TEST(recurrences_without_a_decay_have_none) {
     ck_assert_int_eq(sign[0], 0);
     arena_free(a);
 }
+
+// Which of k, a and b are drawn with rows of norm 1.
+static void units_are(const char *erase, const char *write, bool k, bool x, bool y) {
+    Arena *a = arena_new();
+    Variant *v = ref_compile(
+        a, arena_printf(
+               a,
+               "recurrence r { dim D = 4, Dv = 4; input _a: f32[B, H, S, D]; input _b: "
+               "f32[B, H, S, D]; decay(b, h, t, d) = exp(_b[b, h, t, d]); erase(k, b, h, t, d) "
+               "= %s; write(k, b, h, t, d) = %s; }",
+               erase, write));
+    bool is[] = {decay_takes_unit(a, v, -1), decay_takes_unit(a, v, 0), decay_takes_unit(a, v, 1)};
+    ck_assert_msg(is[0] == k && is[1] == x && is[2] == y, "%s, %s: %d %d %d", erase, write, is[0],
+                  is[1], is[2]);
+    arena_free(a);
+}
+
+TEST(what_is_erased_and_written_has_a_norm_of_1) {
+    units_are("k", "-_a[b, h, t, d]", true, true, false);
+    units_are("k * rsqrt(sqnorm(k) + 1e-6)", "-k", false, false, false);
+    units_are("_a[b, h, t, d] * exp(_b[b, h, t, d])", "-_a[b, h, t, d]", false, true, false);
+}

@@ -62,7 +62,7 @@ static bool is_good(Case *k, const char *name, int64_t from, int64_t end, double
 static const struct {
     Dtype dtype;
     double all, row; // factors that are wrong
-} types[] = {{DT_F32, 1.0005, 1.002}, {DT_F16, 1.03, 1.15}, {DT_BF16, 1.15, 1.6}};
+} types[] = {{DT_F32, 1.0005, 1.002}, {DT_F16, 1.005, 1.03}, {DT_BF16, 1.03, 1.15}};
 static const char *const results[] = {"o", "dq", "dk", "dv"};
 
 TEST_EACH(finds_what_is_wrong, 0, 3) {

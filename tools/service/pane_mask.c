@@ -306,7 +306,7 @@ static cJSON *result(MaskPane *m) {
     cJSON_AddNumberToObject(counts, "skipped", (double)map->count[MASK_SKIPPED]);
     cJSON_AddNumberToObject(counts, "partial", (double)map->count[MASK_PARTIAL]);
     cJSON_AddNumberToObject(counts, "full", (double)map->count[MASK_FULL]);
-    cJSON_AddNumberToObject(o, "inside", map->inside);
+    cJSON_AddNumberToObject(o, "inside", mask_inside(map));
     cJSON_AddItemToObject(o, "pairs", pairs(m));
     formula = cJSON_AddObjectToObject(o, "mask");
     pane_formula(m->p, formula, m->p->row->mask, &names);
