@@ -572,8 +572,16 @@ static bool is_given(void *ctx, const Ex *e) {
     return e->type == EX_F32 && (e->op == EX_LOAD || ex_is_sym(e, SYM_SCALAR, -1));
 }
 
-static const Ex *in_own(ExPool *x, const Ex *shift, const Ex *unit) {
-    return ex_1(x, EX_ROUNDED, ex_2(x, EX_MUL, shift, unit));
+// A shift in the unit that its size chooses is rounded before others are subtracted from it. Shifts of two sizes are so far apart
+// that nothing is left of what was summed before.
+static const Ex *own_factor(ExPool *x, int shift, const Ex *unit, const Ex *new, const Ex *old,
+                            bool half) {
+    const Ex *in_new = ex_subst(x, unit, SYM_SHIFT, shift, new),
+             *in_old = ex_subst(x, unit, SYM_SHIFT, shift, old);
+    const Ex *step = ex_2(x, EX_SUB, ex_1(x, EX_ROUNDED, ex_2(x, EX_MUL, new, in_new)),
+                          ex_1(x, EX_ROUNDED, ex_2(x, EX_MUL, old, in_old)));
+    if (half) step = ex_2(x, EX_MUL, step, ex_f32(x, 0.5f));
+    return ex_select(x, ex_2(x, EX_EQ, in_new, in_old), ex_1(x, EX_EXP2, step), ex_f32(x, 0.0f));
 }
 
 // The step is rounded before it is multiplied: 0 where nothing moved. A unit that is no constant may
@@ -582,16 +590,12 @@ static const Ex *in_own(ExPool *x, const Ex *shift, const Ex *unit) {
 TileValue *build_rescale(Build *b, int shift, TileValue *now, TileValue *before, bool half) {
     ExPool *x = b->pool;
     const Ex *old = build_of(b, before), *new = build_of(b, now), *unit = b->s->units.data[shift];
-    bool own = unit && ex_uses(unit, SYM_SHIFT, shift);
-    const Ex *units[] = {own ? ex_subst(x, unit, SYM_SHIFT, shift, new) : NULL,
-                         own ? ex_subst(x, unit, SYM_SHIFT, shift, old) : NULL};
-    if (own) new = in_own(x, new, units[0]), old = in_own(x, old, units[1]);
     const Ex *step = ex_2(x, EX_SUB, new, old);
-    if (unit && !own) step = ex_2(x, EX_MUL, step, unit);
+    if (unit) step = ex_2(x, EX_MUL, step, unit);
     if (half) step = ex_2(x, EX_MUL, step, ex_f32(x, 0.5f));
     const Ex *factor = ex_1(x, EX_EXP2, step);
-    if (own) // numbers of two sizes are so far apart
-        factor = ex_select(x, ex_2(x, EX_EQ, units[0], units[1]), factor, ex_f32(x, 0.0f));
+    if (unit && ex_uses(unit, SYM_SHIFT, shift))
+        factor = own_factor(x, shift, unit, new, old, half);
     else if (unit && unit->op != EX_CONST)
         factor = ex_select(x, ex_2(x, EX_EQ, old, ex_f32(x, INFINITY)), ex_f32(x, 0.0f), factor);
     if (ex_any(b->s->shifts.data[shift], is_given, NULL))
