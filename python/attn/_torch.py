@@ -105,8 +105,14 @@ def _kernel(spec: str, D: int, Dv: Optional[int], elements: str, target: str, ph
 
 
 @functools.lru_cache(maxsize=None)
+def _declarations(spec: str) -> str:
+    """The row program, whose inputs are asked for in each call."""
+    return _rows(spec)[0]
+
+
+@functools.lru_cache(maxsize=None)
 def _read_declared(spec: str) -> str:
-    rows, _ = _rows(spec)
+    rows = _declarations(spec)
     name, shared = re.findall(r"^(?:row|recurrence) (\w+)[^\n]*?( v in k)?$", rows, re.M)[0]
     inputs = re.findall(r"^  input (\w+): \w+(\[?)[^\n]*?( grad)?(?: at bare [^\n]*)?$", rows, re.M)
     marked = [i + ("" if array else "=") + ("+" if grad else "") for i, array, grad in inputs]
@@ -122,15 +128,13 @@ def _declared(spec: str) -> str:
 @_constant
 def _in_f32(spec: str) -> str:
     """The arrays that the source has in f32, by their names."""
-    rows, _ = _rows(spec)
-    return " ".join(re.findall(r"^  input (\w+): f32\[", rows, re.M))
+    return " ".join(re.findall(r"^  input (\w+): f32\[", _declarations(spec), re.M))
 
 
 @_constant
 def _bools(spec: str) -> str:
     """The scalars that are bools, by their names."""
-    rows, _ = _rows(spec)
-    return " ".join(re.findall(r"^  input (\w+): bool\b(?!\[)", rows, re.M))
+    return " ".join(re.findall(r"^  input (\w+): bool\b(?!\[)", _declarations(spec), re.M))
 
 
 @functools.lru_cache(maxsize=None)
