@@ -63,7 +63,7 @@ static bool is_short(const Binding *b) { return dtype_bytes(b->sig->args.data[0]
 
 // Of f16 and bf16.
 static Status ask_stored(Slack *s, const Binding *b, const Oracle *x) {
-    if (s->is_stored || b->sig->recurrence || !is_short(b)) return STATUS_DONE;
+    if (s->is_stored || b->sig->recurrence || !is_short(b) || s->times > 1) return STATUS_DONE;
     s->is_stored = true;
     return oracle_gradients_stored(&s->stored, x, s->v, b);
 }
@@ -118,8 +118,7 @@ static double most_by_roundings(const Gradient *g, Range r, double size) {
     const Slack *s = g->s;
     double most = FEW * g->bound * size;
     if (s->is_stored)
-        most +=
-            ROUNDINGS * s->times * norm_in(r, s->stored.out[g->arg], g->x->out[g->arg], g->open);
+        most += ROUNDINGS * norm_in(r, s->stored.out[g->arg], g->x->out[g->arg], g->open);
     if (!s->asked) return most;
     return most + slack_in_f32(g, r) +
            tensor_tolerance(DT_F32) * norm_in(r, s->sizes.out[g->arg], NULL, g->open);
@@ -128,7 +127,7 @@ static double most_by_roundings(const Gradient *g, Range r, double size) {
 static double most_of_gradient(const void *ctx, Range r, double size) {
     const Gradient *g = ctx;
     double most = most_by_bound(g, r, size);
-    bool finer = is_short(g->b) && !g->b->sig->recurrence;
+    bool finer = is_short(g->b) && !g->b->sig->recurrence && g->s->times <= 1;
     return finer ? fmin(most, most_by_roundings(g, r, size)) : most;
 }
 

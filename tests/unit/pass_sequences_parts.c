@@ -154,7 +154,7 @@ static TileProgram *made(Arena *a, const Stream *s, PassOptions o, TilePhase pha
 
 static bool has_parts(Arena *a, const Stream *s, BatchLayout batch) {
     Diags diags = diag_list(a);
-    return has_layout(a, s, batch) && pass_accepts_parts(s, &diags) &&
+    return has_layout(a, s, batch) && pass_accepts_parts(s, true, &diags) &&
            pass_accepts_parts_of_layout(s->row, batch, &diags);
 }
 
