@@ -58,7 +58,7 @@ static void use_coord(Used *u, const TileOp *op, int d) {
 static void use_block(Used *u, const TileBlock *b) {
     for (const TileOp *op = b->first; op; op = op->next) {
         bool fills = op->kind == TILE_FILL;
-        bool copied = fills && !tile_fills_by_threads(u->cg->p, op); // by its tensor map
+        bool copied = fills && !tile_fills_by_threads(u->cg->p, u->cg->k, op); // by its tensor map
         bool stores = op->kind == TILE_STORE || op->kind == TILE_APPEND;
         if (stores) u->stored[op->tensor] = true;
         if (op->kind == TILE_LOAD || op->kind == TILE_COPY || stores || fills) {

@@ -311,6 +311,8 @@ typedef struct CgGrid {
     int rows;                 // the dimension of the row tiles; -1: there is none
     Val of_rows, of_heads;    // i32: row tiles and heads of a cluster, whose numbers these are;
                               // NULL: there are none
+    const Ex *
+        each; // i32, also of a sequence's sizes: its points, where the grid is of all sequences' own (tile_counts_own); NULL: it is not
     Val whole; // heads that have one point of the last dimension (TileGrid.from); NULL: it has no
                // such
 } CgGrid;
@@ -332,6 +334,10 @@ Val cg_meet_once(Cg *cg, const Ex *e);
 // Of a dimension over the tiles of all sequences: whether there is a tile of that number (i1). Then grid_b and the dimension's tile are set,
 // and the sequence is met. *end: from there on no number has a tile for a block that was given this one.
 Val cg_find_tile(Cg *cg, const TileGrid *g, Val number, Val *end);
+// Where tiles are numbered one sequence after the other, of which there are n and each has so many: the one that has the number, and which of
+// its own that is; below 0: none. By all lanes of a warp. cg_meet_sequence behind it: own sizes are those of any sequence.
+void cg_find_own(Cg *cg, const Ex *each, Val n, Val number, Val *sequence, Val *tile);
+Val cg_count_own(Cg *cg, const Ex *each, Val n); // of all of them
 
 // ---- lower.c
 // The operations of a block; loop: the one whose body it is, or NULL.

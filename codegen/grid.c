@@ -29,9 +29,27 @@ static Val by_pairs(Cg *cg, Val count, Val by) {
     return cg_lshr(cg, cg_add(cg, count, more), more);
 }
 
+// Points of a sequence along a dimension that has tiles of its own, in pairs where a cluster has two.
+static const Ex *own_points(Cg *cg, int d) {
+    ExPool *x = cg->p->pool;
+    const TileGrid *g = &cg->k->grid[d];
+    if (!g->shared) return NULL;
+    const Ex *by = tile_of_cluster(x, cg->k, true), *one = ex_i32(x, 1);
+    if (d != tile_grid_rows(cg->k)) return g->shared;
+    return ex_2(x, EX_DIV, ex_2(x, EX_SUB, ex_2(x, EX_ADD, g->shared, by), one), by);
+}
+
+static const Ex *points_of_each(Cg *cg) {
+    const Ex *n = ex_i32(cg->p->pool, 1);
+    for (int d = 0; d < cg->k->ngrid; d++)
+        if (cg->k->grid[d].shared) n = ex_2(cg->p->pool, EX_MUL, n, own_points(cg, d));
+    return n;
+}
+
 CgGrid cg_grid(Cg *cg) {
     const TileKernel *k = cg->k;
     CgGrid g = {.rows = tile_grid_rows(k)};
+    if (tile_counts_own(k)) g.each = points_of_each(cg);
     if (k->schedule.cluster > 1) {
         g.of_rows = cg_uniform(cg, tile_of_cluster(cg->p->pool, k, true));
         g.of_heads = cg_uniform(cg, tile_of_cluster(cg->p->pool, k, false));
@@ -54,8 +72,17 @@ static Val product(Cg *cg, const CgGrid *g, int from, int to) {
 // Tiles of the heads that have one point of the last dimension.
 static Val whole_tiles(Cg *cg, const CgGrid *g) { return cg_mul(cg, g->whole, g->count[g->rows]); }
 
+// Of dimensions that are alike for all sequences, but that of the sequences.
+static Val others(Cg *cg, const CgGrid *g) {
+    Val n = cg_i32(cg, 1);
+    for (int i = 1; i < cg->k->ngrid; i++)
+        if (!cg->k->grid[i].shared) n = cg_mul(cg, n, g->count[i]);
+    return n;
+}
+
 Val cg_grid_total(Cg *cg, const CgGrid *g) {
     int last = cg->k->ngrid - 1;
+    if (g->each) return cg_mul(cg, others(cg, g), cg_count_own(cg, g->each, g->count[0]));
     if (!g->whole) return product(cg, g, 0, last + 1);
     Val whole = whole_tiles(cg, g), others = cg_sub(cg, product(cg, g, 0, last), whole);
     return cg_add(cg, whole, cg_mul(cg, others, g->count[last]));
@@ -157,8 +184,32 @@ static void reverse(Cg *cg, const CgGrid *g, int i, Val *at) {
     if (cg->k->grid[i].reversed) at[i] = cg_sub(cg, cg_sub(cg, g->count[i], at[i]), cg_i32(cg, 1));
 }
 
+// Neighbours have the same keys: tiles of rows before parts.
+static void own_point(Cg *cg, const CgGrid *g, Val number, Val *at) {
+    const TileKernel *k = cg->k;
+    Val tile;
+    for (int i = 1; i < k->ngrid; i++)
+        if (!k->grid[i].shared) at[i] = take(cg, &number, g->count[i]);
+    cg_find_own(cg, g->each, g->count[0], number, &at[0], &tile);
+    Val is = cg_not(cg, cg_below(cg, at[0], 0));
+    cg->grid_b = at[0] = cg_or_zero(cg, is, at[0]);
+    tile = cg_or_zero(cg, is, tile);
+    cg_meet_sequence(cg);
+    for (int i = 1; i < k->ngrid; i++) {
+        if (!k->grid[i].shared) continue;
+        Val n = cg_uniform(cg, own_points(cg, i)), one = cg_i32(cg, 1);
+        n = cg_intrinsic(cg, "llvm.smax", &cg->i32, 1, (Val[]){n, one}, 2);
+        at[i] = take(cg, &tile, n);
+        if (k->grid[i].reversed) at[i] = cg_sub(cg, cg_sub(cg, n, at[i]), one);
+    }
+}
+
 void cg_grid_point(Cg *cg, const CgGrid *g, Val number, Val *at) {
     const TileKernel *k = cg->k;
+    if (g->each) {
+        own_point(cg, g, number, at);
+        return;
+    }
     int slow = slow_dimension(k),
         last = slow < 0 ? 0 : slow; // which has what is left of the number
     Range range = {.heads = g->rows < 0 ? NULL : product(cg, g, 0, g->rows)};

@@ -243,6 +243,10 @@ static void tiles(Cg *cg, const CgGrid *grid) {
 static void grid_point(Cg *cg, Val index) {
     CgGrid grid = cg_grid(cg);
     Val at[TILE_MAX_GRID];
+    if (grid.each) { // its roles find theirs
+        cg_lower_block(cg, &cg->k->body, NULL);
+        return;
+    }
     cg_grid_point(cg, &grid, index, at);
     cg_grid_stand(cg, at);
     tiles(cg, &grid);

@@ -95,14 +95,14 @@ typedef struct Found {  // the tile of a number
 } Found;
 
 // Where tiles are numbered one sequence after the other.
-static Found find_together(Cg *cg, const TileGrid *g, Val number) {
+static Found find_together(Cg *cg, const Ex *each, Val n, Val number) {
     CgLanes l = cg->hooks->lanes(cg);
-    Val none = cg_i32(cg, -1), n = cg_uniform(cg, g->batch), all;
+    Val none = cg_i32(cg, -1), all;
     Val carried[] = {
         number, none,
         none}; // of the tiles from the first of these lanes on; which sequence, and its tile
     CgTurns t = cg_turns(cg, cg_i32(cg, 0), carried, 3);
-    Val i = cg_add(cg, t.i, l.lane), own = of_sequence(cg, g->shared, i, n);
+    Val i = cg_add(cg, t.i, l.lane), own = of_sequence(cg, each, i, n);
     Val tile = cg_sub(cg, t.phi[0], before(cg, &l, own, &all));
     Val is = cg_and(cg, cg_icmp(cg, LLVMIntSGE, tile, cg_i32(cg, 0)), cg_less(cg, tile, own));
     Val now[] = {cg_sub(cg, t.phi[0], all_lanes(cg, &l, EX_ROWMAX, all)),
@@ -130,7 +130,7 @@ Val cg_find_tile(Cg *cg, const TileGrid *g, Val number, Val *end) {
     Blk here = cg_here(cg), look = cg_block(cg, "look"), on = cg_block(cg, "found");
     cg_branch(cg, one_by_one, on, look);
     cg_at(cg, look);
-    Found found = find_together(cg, g, number);
+    Found found = find_together(cg, g->shared, batch, number);
     Blk from = cg_here(cg);
     cg_enter(cg, on);
     cg->grid_b = cg_join(cg, found.sequence, from, sequence, here);
@@ -142,4 +142,13 @@ Val cg_find_tile(Cg *cg, const TileGrid *g, Val number, Val *end) {
     Val tiles = cg_uniform(cg, g->shared);
     *end = cg_select(cg, one_by_one, end_of_sequence(cg, tiles, batch), all);
     return cg_and(cg, cg_not(cg, none), cg_less(cg, cg->tile[g->axis], tiles));
+}
+
+void cg_find_own(Cg *cg, const Ex *each, Val n, Val number, Val *sequence, Val *tile) {
+    Found found = find_together(cg, each, n, number);
+    *sequence = found.sequence, *tile = found.tile;
+}
+
+Val cg_count_own(Cg *cg, const Ex *each, Val n) {
+    return find_together(cg, each, n, cg_i32(cg, INT32_MAX)).end; // which none has
 }

@@ -300,8 +300,20 @@ bool tile_goes_by_runs(const TileProgram *p, const TileOp *op) {
     return runs;
 }
 
-bool tile_fills_by_threads(const TileProgram *p, const TileOp *op) {
-    return op->kind == TILE_FILL && !tile_goes_by_runs(p, op);
+bool tile_fills_by_threads(const TileProgram *p, const TileKernel *k, const TileOp *op) {
+    return op->kind == TILE_FILL && !tile_goes_by_runs(p, op) &&
+           !tile_in_bands(k, op->args.data[0]);
+}
+
+bool tile_in_bands(const TileKernel *k, const TileValue *v) {
+    bool apart = k->schedule.knobs.said == knobs_of(FORM_SM90_APART);
+    return apart && v->rank == 2 && dtype_half(v->dtype) && !tile_has_axis(v, tile_grid_axis(k));
+}
+
+bool tile_counts_own(const TileKernel *k) {
+    bool shared = false;
+    for (int i = 0; i < k->ngrid; i++) shared |= k->grid[i].shared != NULL;
+    return shared && k->schedule.persist == PERSIST_DYNAMIC;
 }
 
 int tile_columns(const TileProgram *p, const TileOp *op) {

@@ -451,7 +451,11 @@ const Ex *tile_run_from(ExPool *x, const TileOp *op, int dim);
 bool tile_goes_by_runs(const TileProgram *p,
                        const TileOp *op); // all that are said for each place are such
 // A fill that no tensor copy makes: the threads of its role copy pieces of rows.
-bool tile_fills_by_threads(const TileProgram *p, const TileOp *op);
+bool tile_fills_by_threads(const TileProgram *p, const TileKernel *k, const TileOp *op);
+// Whether a tile that copies fill lies in bands (ir/tile_shared.h): each of a kernel's steps whose scores are apart.
+bool tile_in_bands(const TileKernel *k, const TileValue *v);
+// Whether points of the grid are the tiles that there are, of all sequences: those of a sequence follow each other.
+bool tile_counts_own(const TileKernel *k);
 int tile_columns(const TileProgram *p,
                  const TileOp *op);   // that an access sees of the last dimension, a constant
 bool tile_scatters(const TileOp *op); // some index is said for each element

@@ -513,7 +513,63 @@ static void find_sequence(Eval *E, const TileGrid *g, RunPlace *place) {
     *place = found;
 }
 
+// Points of the sequence at hand, where they are its own tiles.
+static int64_t own_points(Eval *E) {
+    int64_t n = 1;
+    for (int i = 0; i < E->k->ngrid; i++)
+        if (E->k->grid[i].shared) n *= run_ex(E, E->k->grid[i].shared).i;
+    return n;
+}
+
+static int64_t points_of_all(Eval *E) {
+    int64_t n = 0, each = 1;
+    for (int i = 1; i < E->k->ngrid; i++)
+        if (!E->k->grid[i].shared) each *= E->count[i];
+    for (int32_t b = 0; b < E->count[0]; b++) {
+        RunPlace of = {.b = b};
+        run_sequence(E, &of);
+        RunPlace here = E->here;
+        E->here = of;
+        n += own_points(E);
+        E->here = here;
+    }
+    return n * each;
+}
+
+static void set_point(const TileGrid *g, int32_t at, RunPlace *place) {
+    *(g->sym == SYM_B ? &place->b : g->sym == SYM_H ? &place->h : &place->tile[g->axis]) = at;
+}
+
+// Where points are the tiles of all sequences, one after the other.
+static void run_own_point(Eval *E, int64_t number, RunPlace *place) {
+    const TileKernel *k = E->k;
+    RunPlace here = E->here, at = *place; // `place` may be E->here
+    for (int i = 1; i < k->ngrid; i++) {
+        if (k->grid[i].shared) continue;
+        set_point(&k->grid[i], (int32_t)(number % E->count[i]), &at);
+        number /= E->count[i];
+    }
+    for (at.b = 0; at.b < E->count[0]; at.b++) {
+        run_sequence(E, &at);
+        E->here = at;
+        int64_t own = own_points(E);
+        if (number < own || at.b + 1 == E->count[0]) break;
+        number -= own;
+    }
+    for (int i = 1; i < k->ngrid; i++) {
+        if (!k->grid[i].shared) continue;
+        int64_t n = run_ex(E, k->grid[i].shared).i;
+        if (n < 1) n = 1;
+        set_point(&k->grid[i], (int32_t)(number % n), &at);
+        number /= n;
+    }
+    E->here = here;
+    *place = at;
+    run_sequence(E, place);
+}
+
 void run_point(Eval *E, int64_t number, RunPlace *place) {
+    if (tile_counts_own(E->k)) return run_own_point(E, number, place);
     int last = E->k->ngrid - 1;
     if (last >= 0 && E->k->grid[last].from)
         place->tile[E->k->grid[last].axis] = take_part(E, &number);
@@ -526,9 +582,7 @@ void run_point(Eval *E, int64_t number, RunPlace *place) {
             int32_t n = E->count[i], at = (int32_t)(number % n);
             number /= n;
             if (g->reversed) at = n - 1 - at;
-            *(g->sym == SYM_B   ? &place->b
-              : g->sym == SYM_H ? &place->h
-                                : &place->tile[g->axis]) = at;
+            set_point(g, at, place);
         }
     for (int i = 0; i < E->k->ngrid; i++)
         if (E->k->grid[i].packed) find_sequence(E, &E->k->grid[i], place);
@@ -555,6 +609,7 @@ static void count_points(Eval *E) {
             E->points *= n;
         }
     }
+    if (tile_counts_own(k)) E->points = points_of_all(E);
 }
 
 // The tiles that a point of the grid has, along dimension d and those behind it.
@@ -608,6 +663,7 @@ static void run_tiles_of_all(Eval *E, int d) {
 }
 
 static void run_all_tiles(Eval *E) {
+    if (tile_counts_own(E->k)) return run_block(E);
     for (int d = 0; d < E->k->ngrid; d++)
         if (E->k->grid[d].batch) return run_tiles_of_all(E, d);
     run_tiles(E, 0);

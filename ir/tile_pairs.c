@@ -26,9 +26,25 @@ void run_pairs_note(Eval *E, const TileOp *op) {
         *sum = with(*sum, (uint32_t)run_ex(E, op->coord[d].at).i);
 }
 
+// Where points are sequences' own tiles, of which those of rows are the first to go on.
+static int64_t own_partner(Eval *E, int64_t number) {
+    RunPlace place = {0}, here = E->here;
+    int64_t step = 1;
+    int rows = tile_grid_axis(E->k);
+    for (int i = 1; i < E->k->ngrid; i++)
+        if (!E->k->grid[i].shared) step *= E->count[i];
+    run_point(E, number, &place);
+    E->here = place;
+    int64_t n = run_ex(E, E->k->grid[tile_grid_rows(E->k)].shared).i;
+    E->here = here;
+    int64_t at = place.tile[rows], other = at ^ 1;
+    return other >= n ? -1 : number + step * (other - at);
+}
+
 // The number of the tile beside this one, or -1: there is none, beyond the last rows.
 static int64_t partner(Eval *E, int64_t number, bool rows) {
     int64_t step = 1, at = 0;
+    if (tile_counts_own(E->k)) return own_partner(E, number);
     for (int i = E->k->ngrid; i-- > 0; step *= E->count[i]) {
         const TileGrid *g = &E->k->grid[i];
         bool is = rows ? g->sym == SYM_TILE && g->axis == tile_grid_axis(E->k) : g->sym == SYM_H;

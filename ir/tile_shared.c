@@ -46,6 +46,13 @@ static bool in_panels(const TileKernel *k, const TileValue *v) {
     return goes_through(k, v, false) && !in_blocks(k, v);
 }
 
+int tile_panel_bytes(const TileShared *t) { return t->band * t->pitch; }
+
+int tile_rows_bytes(const TileShared *t) {
+    return t->band < t->rows ? up(t->cols, HOME_PANEL) / HOME_PANEL * t->band * t->pitch
+                             : HOME_ROWS * t->pitch;
+}
+
 static TileShared with_axes(const TileKernel *k, TileShared t, int row, int col) {
     t.row_axis = row, t.col_axis = col;
     if (row >= 0) t.rows = k->axes[row].extent;
@@ -59,6 +66,7 @@ static TileShared in_rows(const TileKernel *k, const TileValue *v, TileShared t)
     if (in_panels(k, v)) {
         t.order = ORDER_PANELS;
         t.pitch = HOME_PITCH;
+        t.band = tile_in_bands(k, v) ? HOME_ROWS : t.rows;
         t.bytes = up(t.cols, HOME_PANEL) / HOME_PANEL * t.rows * t.pitch;
         return t;
     }
@@ -348,10 +356,17 @@ static void put_straight(Space *s, Arena *a) {
         }
 }
 
-static int barrier_bytes(const TileKernel *k) {
+bool tile_tells_ends(const TileProgram *p, const TileKernel *k, const TileValue *pipe) {
+    return p->batch && tile_in_bands(k, pipe);
+}
+
+static int barrier_bytes(const TileProgram *p, const TileKernel *k) {
     int stages = 0, words = k->schedule.cluster > 1 ? 12 * HOME_ANSWERS : 0;
-    for (const TileOp *op = k->body.first; op; op = op->next)
-        if (op->kind == TILE_PIPE) stages += op->results.data[0]->stages;
+    for (const TileOp *op = k->body.first; op; op = op->next) {
+        if (op->kind != TILE_PIPE) continue;
+        stages += op->results.data[0]->stages;
+        if (tile_tells_ends(p, k, op->results.data[0])) words += 4 * op->results.data[0]->stages;
+    }
     return 16 * stages + 24 + 16 * HOME_AHEAD + words;
 }
 
@@ -375,7 +390,7 @@ int tile_shared_layout(const TileProgram *p, const TileKernel *k, int *offset, i
     put_strips(&s);
     s.at = up(s.at, HOME_PIECE) + tile_crossing_bytes(k);
     if (barriers) *barriers = up(s.at, 8);
-    if (roles) s.at = up(up(s.at, 8) + barrier_bytes(k), 16) + 16 * HOME_AHEAD;
+    if (roles) s.at = up(up(s.at, 8) + barrier_bytes(p, k), 16) + 16 * HOME_AHEAD;
     arena_free(scratch);
     return s.at;
 }

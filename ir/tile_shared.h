@@ -4,7 +4,7 @@
 //
 //     padded  rows are 16 bytes further apart than they are long: eight rows lie in different banks
 //     panels  128 bytes of all rows, then the next 128 of all; a row's pieces are permuted by its number
-//             modulo 8, as tensor copies leave them and warpgroups' products want them
+//             modulo 8, as tensor copies leave them and warpgroups' products want them. In bands: so 8 rows, then the next 8
 //     chunks  the columns are what products contract; pieces are permuted as codegen/amdgpu says
 //     blocks  as a tensor that is `blocked`: 16 rows and 8 columns, then the next 8 columns (tile_blocks.h)
 //
@@ -20,6 +20,7 @@ enum {
     HOME_PIECE = 16,
     HOME_PANEL = 64,  // columns of a panel,
     HOME_PITCH = 128, // bytes of its rows
+    HOME_ROWS = 8,    // after which a panel's pattern repeats
     HOME_AHEAD = 2,   // tiles of the grid that a producer may be ahead,
     HOME_ANSWERS = 4, // and a cluster's first block of the others
 };
@@ -38,12 +39,19 @@ typedef struct TileShared { // of a value in shared memory
     int rows, cols;
     int elem;        // bytes of an element
     int pitch;       // from row to row, in a panel
+    int band;        // panels: rows that follow each other in one, all of them or HOME_ROWS
     int bytes;       // of one stage
     bool paired;     // chunks: halves of one are columns that a lane of an MFMA multiplies together
     bool transposed; // chunks: columns are not what is contiguous in the tensor
 } TileShared;
 
 TileShared tile_shared(const TileProgram *p, const TileKernel *k, const TileValue *v);
+
+// Panels: bytes from a panel to the next, and from 8 rows to the next.
+int tile_panel_bytes(const TileShared *t);
+int tile_rows_bytes(const TileShared *t);
+// Of a pipe: whether each stage has a word, how many of its rows are the sequence's.
+bool tile_tells_ends(const TileProgram *p, const TileKernel *k, const TileValue *pipe);
 
 bool tile_has_roles(const TileKernel *k);
 bool tile_by_groups(const TileKernel *k); // without roles, but products are those of warpgroups

@@ -752,10 +752,12 @@ static bool check_grid(Verify *V) {
         Scope s = launch_scope(V, "the grid");
         if (!verify_ex(V, g->count, EX_I32, &s)) return false;
         if (g->from && !verify_ex(V, g->from, EX_I32, &s)) return false;
-        Scope own = s;
-        own.own = true;
-        if (g->shared && !verify_ex(V, g->shared, EX_I32, &own)) return false;
-        if (g->shared && (g->sym != SYM_TILE || k->schedule.persist || k->schedule.cluster > 1))
+        Scope of_one = s;
+        of_one.own = true;
+        if (g->shared && !verify_ex(V, g->shared, EX_I32, &of_one)) return false;
+        bool own = tile_counts_own(k) && k->grid[0].sym == SYM_B && !g->batch;
+        bool other = (k->schedule.persist || k->schedule.cluster > 1) && !own;
+        if (g->shared && (g->sym != SYM_TILE || other))
             return verify_fail(V, "tiles are shared by points that take them in another way");
         if (g->packed && !verify_packed(V, i)) return false;
         if (g->batch && !verify_together(V, g, &s)) return false;

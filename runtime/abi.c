@@ -362,8 +362,13 @@ static const char *verify_map(const AbiMeta *m, const AbiVariant *v, const AbiMa
     if (map->swizzle > 3) return "a tensor map has an unknown swizzle";
     if (map->ends && (map->ends >= t->rank || t->rank + ABI_ENDS_RANK > ABI_MAX_MAP_RANK))
         return "a tensor map has rows that it cannot have";
-    for (int d = 0; d < t->rank; d++)
-        if (map->box[d] < 1 || map->box[d] > 256) return "a tensor map has an impossible box";
+    int panels = abi_map_panels(map, (AbiDtype)t->dtype, t->rank);
+    if (panels > 1 && (map->ends || t->rank == ABI_MAX_MAP_RANK))
+        return "a tensor map has panels that it cannot have";
+    for (int d = 0; d < t->rank; d++) {
+        int box = d == t->rank - 1 ? map->box[d] / panels : map->box[d];
+        if (box < 1 || box > 256 || panels > 256) return "a tensor map has an impossible box";
+    }
     return NULL;
 }
 
@@ -659,6 +664,11 @@ static const struct {
 
 const char *abi_dtype_name(AbiDtype t) { return DTYPES[t].name; }
 int abi_dtype_bytes(AbiDtype t) { return DTYPES[t].bytes; }
+
+int abi_map_panels(const AbiMap *m, AbiDtype t, int rank) {
+    int columns = (16 << m->swizzle) / abi_dtype_bytes(t), box = m->box[rank - 1];
+    return m->swizzle && box > columns && box % columns == 0 ? box / columns : 1;
+}
 bool abi_dtype_float(AbiDtype t) { return t != ABI_I32 && t != ABI_BOOL && t != ABI_I8; }
 const char *abi_layout_name(AbiLayout layout) {
     static const char *const names[ABI_LAYOUT_COUNT] = {"dense", "ragged", "paged"};

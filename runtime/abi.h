@@ -176,6 +176,8 @@ typedef struct AbiMap {
     // 0; otherwise n: rows along dimension n - 1 are those of sequences, each of which ends where its last is. The map then has two further,
     // outermost coordinates: ABI_ENDS, and the row behind the sequence's last; row i of its `count` is ABI_ENDS - count + i.
     uint8_t ends;
+    // The last dimension's may be several times what a swizzle holds: then each copy takes so many panels, one behind the other. The columns
+    // of a panel are the innermost coordinate, and which panel is a further, outermost one.
     uint16_t box[ABI_MAX_MAP_RANK];
 } AbiMap;
 
@@ -227,6 +229,8 @@ typedef struct AbiMeta {
 } AbiMeta;
 
 int abi_dtype_bytes(AbiDtype t);
+int abi_map_panels(const AbiMap *m, AbiDtype t,
+                   int rank); // of a tensor of so many dimensions; 1: its columns are no panels
 const char *abi_dtype_name(AbiDtype t);
 const char *abi_role_name(AbiRole r);
 const char *abi_layout_name(AbiLayout layout);

@@ -138,6 +138,16 @@ static void add_ends(const RtMap *m, uint64_t *extent, uint64_t *stride, uint32_
     for (int i = n; i < n + 2; i++) box[i] = step[i] = 1;
 }
 
+// Which panel is the outermost dimension.
+static void add_panels(const RtMap *m, int panels, uint64_t *extent, uint64_t *stride,
+                       uint32_t *box, uint32_t *step) {
+    uint32_t columns = box[0] / (uint32_t)panels;
+    int n = m->rank;
+    extent[n] = extent[0] / columns, stride[n - 1] = columns * (uint64_t)abi_dtype_bytes(m->dtype);
+    box[n] = (uint32_t)panels, step[n] = 1;
+    extent[0] = box[0] = columns;
+}
+
 // The driver's order is the innermost dimension first, and the innermost one has no stride.
 static int encode_map(const GpuDriver *g, const RtMap *m, CudaMap *out) {
     enum { PROMOTE_256 = 3 };
@@ -158,6 +168,8 @@ static int encode_map(const GpuDriver *g, const RtMap *m, CudaMap *out) {
     }
     int more = m->map->ends ? ABI_ENDS_RANK : 0;
     if (more) add_ends(m, extent, stride, box, step);
+    int panels = abi_map_panels(m->map, m->dtype, m->rank);
+    if (panels > 1) add_panels(m, panels, extent, stride, box, step), more = 1;
     return g->map_encode(out, map_type(m->dtype), (uint32_t)(m->rank + more),
                          (void *)(uintptr_t)m->address, extent, stride, box, step, 0,
                          m->map->swizzle, PROMOTE_256, 0);

@@ -237,6 +237,7 @@ static void nv_begin(Cg *cg) {
         s->roles->takers = cg_meet_once(cg, cg->k->schedule.beside);
         leave_unless(cg, cg_less(cg, nv_special(cg, "ctaid.x"), s->roles->takers));
     }
+    if (s->roles && tile_counts_own(cg->k)) cg_meet_once(cg, ex_i32(cg->p->pool, 0));
     if (s->roles) nv90_enter(cg);
 }
 

@@ -29,7 +29,8 @@ typedef struct Nv90Pipe {
     const TileOp *giver;   // the role that computes what fills it; NULL: copies do
     bool by_threads;       // the producer's threads copy what fills it, piece by piece
     int leader;            // which pipe's stages and barriers a vector has; -1: its own
-    int bytes;             // that fill a stage, with those of vectors
+    int ends;  // words of its stages, which say how many rows are the sequence's; 0: none
+    int bytes; // that fill a stage, with those of vectors
     Nv90Walk fills, takes; // of the current role, which may take what it gives;
     int with; // the pipe that the role takes from before each of these: its stages and parities are the same; -1: none
     Nv90Walk last; // allocas: of the stage taken last
@@ -83,6 +84,7 @@ typedef struct Nv90 { // of a kernel with roles
     Val turn;                     // alloca: how many tiles were begun
     Val shared;                   // alloca: which of two stages of what maps share is made next
     Val ahead;                    // alloca, producer: the number of the tile after the current one
+    Val total;                    // i32, of the producer: points of the grid
     Val takers;                   // blocks that take tiles; NULL: all of the grid
     Nv90Point now;                // allocas: what the symbols mean
     Nv90Point behind;             // before the last `next`
@@ -156,9 +158,9 @@ void nv90_mma_wait(Cg *cg, int pending);
 void nv90_pack(Cg *cg); // all that is wide
 // Nothing moves across it; held: numbers of rows that what comes behind it is made of.
 void nv90_pinned_wait(Cg *cg, const TileOp *map, Val *held, int n);
-Val nv90_operand(Cg *cg, const TileValue *v, int leading); // the descriptor of a shared operand
-bool nv90_is_left(Cg *cg, const TileValue *v);             // the left one of some product
-Val nv90_left(Cg *cg, const TileValue *v);                 // of the warpgroup's rows of a left one
+Val nv90_operand(Cg *cg, const TileValue *v, bool transposed); // the descriptor of a shared operand
+bool nv90_is_left(Cg *cg, const TileValue *v);                 // the left one of some product
+Val nv90_left(Cg *cg, const TileValue *v); // of the warpgroup's rows of a left one
 // An operation whose operands may be in parts. (sm90_parts.c)
 void nv90_with_sums(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp *op));
 void nv90_store_through(Cg *cg, const TileOp *op); // sm90_store.c

@@ -32,7 +32,7 @@ static const TileOp *giver_of(const TileKernel *k, const TileValue *ring) {
 // Whether a tensor's rows come to it one by one.
 static bool by_threads(const Cg *cg, const TileValue *ring) {
     for (const TileOp *op = tile_next(&cg->k->body, NULL); op; op = tile_next(&cg->k->body, op))
-        if (tile_fills_by_threads(cg->p, op) && op->args.data[0] == ring) return true;
+        if (tile_fills_by_threads(cg->p, cg->k, op) && op->args.data[0] == ring) return true;
     return false;
 }
 
@@ -104,7 +104,8 @@ static void find_pipes(Cg *cg) {
     find_leaders(cg);
 }
 
-static void place_barriers(Nv90 *h, int at) {
+static void place_barriers(Cg *cg, int at) {
+    Nv90 *h = nv90_state(cg);
     for (int i = 0; i < h->pipes.n; i++) {
         Nv90Pipe *p = &h->pipes.data[i];
         p->full = at;
@@ -118,7 +119,14 @@ static void place_barriers(Nv90 *h, int at) {
     h->heard = h->told + 8 * HOME_AHEAD;
     h->asked = h->heard + 8 * HOME_AHEAD;
     h->answers = h->asked + (h->blocks > 1 ? 8 * HOME_ANSWERS : 0);
-    h->numbers = (h->answers + (h->blocks > 1 ? 4 * HOME_ANSWERS : 0) + 15) & ~15;
+    at = h->answers + (h->blocks > 1 ? 4 * HOME_ANSWERS : 0);
+    for (int i = 0; i < h->pipes.n; i++) {
+        Nv90Pipe *p = &h->pipes.data[i];
+        if (!tile_tells_ends(cg->p, cg->k, p->ring)) continue;
+        p->ends = at;
+        at += 4 * p->ring->stages;
+    }
+    h->numbers = (at + 15) & ~15;
 }
 
 // ---- arguments
@@ -139,8 +147,8 @@ static void add_map(Cg *cg, int tensor, const int *box, bool panels, int ends) {
 }
 
 // Of rows in pages: those that follow each other.
-static int box_along(const Cg *cg, const TileOp *op, int dim) {
-    return cg_element_run(cg, op, op->coord[dim].axis).dim == dim ? nv90_box_rows(cg, op) : 1;
+static int box_along(const Cg *cg, const TileOp *op, int dim, int rows) {
+    return !op->each[dim] || cg_element_run(cg, op, op->coord[dim].axis).dim == dim ? rows : 1;
 }
 
 static void add_maps(Cg *cg) {
@@ -148,20 +156,23 @@ static void add_maps(Cg *cg) {
     for (const TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op)) {
         bool fill = op->kind == TILE_FILL,
              through = op->kind == TILE_STORE && op->args.n > 1 && !op->add;
-        bool boxes = tile_fills_by_threads(cg->p, op);
+        bool boxes = tile_fills_by_threads(cg->p, cg->k, op);
         if ((!fill && !through) || (boxes && !nv90_box_rows(cg, op))) continue;
         TileShared t = tile_shared(cg->p, cg->k, op->args.data[0]);
-        bool panels = op->args.data[0]->rank == 2;
-        int box[CG_MAP_RANK] = {0}, ends = boxes ? 0 : nv90_ends(cg, op);
+        bool panels = op->args.data[0]->rank == 2,
+             bands = fill && tile_in_bands(cg->k, op->args.data[0]);
+        int box[CG_MAP_RANK] = {0}, ends = boxes || bands ? 0 : nv90_ends(cg, op);
         const TileTensor *tensor = &cg->p->tensors.data[op->tensor];
-        assert(tensor->rank + (ends ? ABI_ENDS_RANK : 0) <= CG_MAP_RANK);
+        assert(tensor->rank + (ends ? ABI_ENDS_RANK : bands && t.cols > HOME_PANEL) <= CG_MAP_RANK);
         for (int d = 0; d < tensor->rank; d++) {
             int axis = op->coord[d].axis;
-            box[d] = axis < 0             ? 1
-                     : axis == t.col_axis ? panels ? HOME_PANEL : t.cols
-                     : through            ? 16
-                     : boxes              ? box_along(cg, op, d)
-                                          : nv90_copied_rows(cg, &t);
+            box[d] = axis < 0 ? 1
+                     : axis == t.col_axis
+                         ? !panels || (bands && t.cols > HOME_PANEL) ? t.cols : HOME_PANEL
+                     : through ? 16
+                     : bands   ? box_along(cg, op, d, HOME_ROWS)
+                     : boxes   ? box_along(cg, op, d, nv90_box_rows(cg, op))
+                               : nv90_copied_rows(cg, &t);
         }
         add_map(cg, op->tensor, box, panels, ends);
     }
@@ -187,7 +198,7 @@ void nv90_prepare(Cg *cg, int barriers) {
     for (const TileOp *op = cg->k->body.first; op; op = op->next)
         if (op->kind == TILE_ROLE) h->warpgroups += op->warpgroups;
     find_pipes(cg);
-    place_barriers(h, barriers);
+    place_barriers(cg, barriers);
     cg->launch.threads = h->warpgroups * NV90_GROUP;
     cg->launch.persistent = cg->k->schedule.persist != PERSIST_NONE;
     h->stage = ARENA_ARRAY(cg->arena, Val, cg->k->nvalues + 1);

@@ -34,8 +34,9 @@ bool nv90_is_left(Cg *cg, const TileValue *v) {
 static int *steps(Cg *cg, const TileShared *t, bool along_rows, int n) {
     int *s = ARENA_ARRAY(cg->arena, int, n);
     for (int k = 0; k < n; k++)
-        s[k] = along_rows ? k * 16 * HOME_PITCH / 16
-                          : (k / 4 * t->rows * HOME_PITCH + k % 4 * 32) / 16;
+        s[k] = (along_rows ? 16 / HOME_ROWS * k * tile_rows_bytes(t)
+                           : k / 4 * tile_panel_bytes(t) + k % 4 * 32) /
+               16;
     return s;
 }
 
@@ -68,39 +69,47 @@ static bool in_words(const Cg *cg) { return cg->k->purpose == PURPOSE_GRADIENTS;
 // In a descriptor's units.
 static int bytes16(int bytes) { return bytes / 16; }
 
+// From where the next panel is, for an operand whose contracted axis runs along its rows; 16: of no effect.
+static int leading_of(const TileShared *t, bool transposed) {
+    return transposed ? tile_panel_bytes(t) : 16;
+}
+
 // Which does not change: where a ring lies, or a panel of it, and what a descriptor says besides.
-static int fixed_part(Cg *cg, const TileValue *v, int leading) {
-    int fixed = in_words(cg) ? (leading >> 4) << 16 : 0;
+static int fixed_part(Cg *cg, const TileValue *v, bool transposed) {
+    TileShared t = tile_shared(cg->p, cg->k, v);
+    int fixed = in_words(cg) ? bytes16(leading_of(&t, transposed)) << 16 : 0;
     if (v->def->kind == TILE_MAP) return fixed;
     const Nv90Pipe *p = nv90_pipe(cg, tile_source(v));
     if (in_words(cg)) fixed += bytes16(p->data);
     assert(v->def->from_column % HOME_PANEL == 0 && "of whole panels");
-    return fixed + v->def->from_column / HOME_PANEL * bytes16(p->tile.rows * HOME_PITCH);
+    return fixed + v->def->from_column / HOME_PANEL * bytes16(tile_panel_bytes(&t));
 }
 
 // The rest. A stage's descriptor is the ring's and so many stages: one instruction in a loop.
-static Val changing_part(Cg *cg, const TileValue *v, int leading) {
+static Val changing_part(Cg *cg, const TileValue *v, bool transposed) {
+    TileShared t = tile_shared(cg->p, cg->k, v);
     bool piped = v->def->kind != TILE_MAP; // otherwise it has one place
     const Nv90Pipe *p = piped ? nv90_pipe(cg, tile_source(v)) : NULL;
     Val place = !piped         ? nv90_place(cg, cg->value[v->id].mem)
                 : in_words(cg) ? nv90_place(cg, nv90_shared(cg, 0))
                                : p->place;
-    Val first = in_words(cg) ? cg_trunc(cg, place, cg->i32)
-                             : nv90_descriptor(cg, place, leading, 8 * HOME_PITCH);
+    Val first = in_words(cg)
+                    ? cg_trunc(cg, place, cg->i32)
+                    : nv90_descriptor(cg, place, leading_of(&t, transposed), tile_rows_bytes(&t));
     if (!piped) return first;
     Val stage = nv90_state(cg)->stage[v->id];
     if (!in_words(cg)) stage = cg_zext(cg, stage, cg->i64);
     return cg_add(cg, first, by_number(cg, stage, bytes16(p->tile.bytes)));
 }
 
-Val nv90_operand(Cg *cg, const TileValue *v, int leading) {
-    return by_constant(cg, changing_part(cg, v, leading), fixed_part(cg, v, leading));
+Val nv90_operand(Cg *cg, const TileValue *v, bool transposed) {
+    return by_constant(cg, changing_part(cg, v, transposed), fixed_part(cg, v, transposed));
 }
 
 Val nv90_left(Cg *cg, const TileValue *v) {
     Val mine = by_number(cg, group_of(cg, in_words(cg)), bytes16(64 * HOME_PITCH));
-    Val at = cg_add(cg, changing_part(cg, v, 16), mine);
-    return by_constant(cg, at, fixed_part(cg, v, 16));
+    Val at = cg_add(cg, changing_part(cg, v, false), mine);
+    return by_constant(cg, at, fixed_part(cg, v, false));
 }
 
 // From how many steps on a descriptor that changes is less than one that does not: of what a loop does not
@@ -127,9 +136,16 @@ static Val left_descriptor(Cg *cg, const Operands *o, const TileShared *t, int s
     bool transposed = t->row_axis == o->axis;
     assert(t->order == ORDER_PANELS && !(transposed && has_rows(sum)));
     Val taken = h->rows[o->left->id], stage = h->stage[o->right->id];
-    if (!has_rows(sum)) return nv90_operand(cg, o->left, transposed ? t->rows * HOME_PITCH : 16);
+    if (!has_rows(sum)) return nv90_operand(cg, o->left, transposed);
     if (!taken || in_words(cg)) return nv90_left(cg, o->left);
     return stage && steps >= WORTH_A_CHANGE ? changing(cg, taken, stage) : taken;
+}
+
+// From where so many columns lie to where the next ones do.
+static int beyond(const TileShared *right, bool transposed, int columns) {
+    int bytes = transposed ? columns / HOME_PANEL * tile_panel_bytes(right)
+                           : columns / HOME_ROWS * tile_rows_bytes(right);
+    return bytes / 16;
 }
 
 // Where a warpgroup has half panels the odd ones among its columns lie in the first one's panel, or in the next: the second warpgroup begins in
@@ -137,17 +153,16 @@ static Val left_descriptor(Cg *cg, const Operands *o, const TileShared *t, int s
 static Val right_descriptor(Cg *cg, const Operands *o, const TileShared *t, const CgFragment *sum,
                             Nv90Product *p) {
     bool transposed = t->row_axis == o->axis;
-    int leading = transposed ? t->rows * HOME_PITCH : 16, fixed = fixed_part(cg, o->right, leading);
-    Val all = changing_part(cg, o->right, leading);
+    int fixed = fixed_part(cg, o->right, transposed);
+    Val all = changing_part(cg, o->right, transposed);
     if (has_rows(sum)) return by_constant(cg, all, fixed);
     int columns = layout_share(&sum->is, LAYOUT_REG, sum->columns) * // of a warpgroup
                   layout_share(&sum->is, LAYOUT_LANE, sum->columns);
     assert(columns % (transposed ? HOME_PANEL / 2 : 8) == 0 &&
            "a warpgroup's are whole halves of panels, or rows");
     Val group = group_of(cg, in_words(cg));
-    int rows = transposed ? columns / HOME_PANEL * t->rows : columns;
-    int half = bytes16(HOME_PITCH / 2), panel = bytes16(t->rows * HOME_PITCH);
-    Val first = by_number(cg, group, bytes16(rows * HOME_PITCH));
+    int half = bytes16(HOME_PITCH / 2), panel = bytes16(tile_panel_bytes(t));
+    Val first = by_number(cg, group, beyond(t, transposed, columns));
     if (transposed && columns % HOME_PANEL) {
         first = cg_add(cg, first, by_number(cg, group, half));
         Val middle = by_number(cg, group, panel - 2 * half);
@@ -206,12 +221,6 @@ static void see_shared(Cg *cg, const TileOp *mma) {
 
 // Of an instruction. The assembler refuses 256 columns in blocks of 512 threads, whatever a role's registers are.
 static int most_columns(Cg *cg) { return cg->launch.threads < 512 ? 256 : 128; }
-
-// From where so many columns lie to where the next ones do.
-static int beyond(const TileShared *right, bool transposed, int columns) {
-    int rows = transposed ? columns / HOME_PANEL * right->rows : columns;
-    return rows * HOME_PITCH / 16;
-}
 
 static int uses_of(const TileKernel *k, const TileValue *v) {
     int n = 0;

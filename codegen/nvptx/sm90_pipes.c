@@ -51,6 +51,11 @@ static Val stage_address(Cg *cg, const Nv90Pipe *p, Val stage) {
     return cg_add(cg, nv90_shared(cg, p->data), cg_times(cg, stage, p->tile.bytes));
 }
 
+static void wait_for_room(Cg *cg, const Nv90Pipe *p) {
+    Val empty = barrier_at(cg, p->empty, stage_of(cg, p, p->fills.stage));
+    nv90_barrier_wait(cg, empty, get(cg, p->fills.parity));
+}
+
 typedef struct Copy { // of a tile, all that it takes
     Val to, full, at[CG_MAP_RANK], map;
     Val column; // i32: the tile's first
@@ -78,7 +83,8 @@ static Copy copy_of(Cg *cg, const TileOp *op, const Nv90Pipe *p, Val stage) {
               .row = -1};
     c.rank = t->rank;
     c.everywhere = nv90_goes_everywhere(cg, &p->tile);
-    if (c.everywhere) c.to = cg_add(cg, c.to, cg_times(cg, rank, rows * HOME_PITCH));
+    int mine = rows / HOME_ROWS * tile_rows_bytes(&p->tile);
+    if (c.everywhere) c.to = cg_add(cg, c.to, cg_times(cg, rank, mine));
     for (int d = 0; d < t->rank; d++) {
         int axis = op->coord[d].axis;
         if (op->each[d]) {
@@ -113,9 +119,177 @@ static int columns_of(const Nv90Pipe *p) { // of a copy
 static void copy_panels(Cg *cg, const Nv90Pipe *p, Copy *c) {
     for (int i = 0; i * columns_of(p) < p->tile.cols; i++) {
         c->at[c->rank - 1] = cg_plus(cg, c->column, i * HOME_PANEL);
-        Val to = cg_plus(cg, c->to, i * p->tile.rows * HOME_PITCH);
+        Val to = cg_plus(cg, c->to, i * tile_panel_bytes(&p->tile));
         nv90_bulk_load(cg, to, c->map, c->full, c->at, c->rank, c->there, c->everywhere);
     }
+}
+
+// ---- bands: a copy takes 8 rows, in all panels, and lies in one page
+
+typedef struct
+    Band { // coordinates in the tensor's order; where there are several panels, behind that of the first
+    Val at[CG_MAP_RANK];
+} Band;
+
+typedef struct Bands { // of a stage, this block's
+    Band *band;
+    int n;
+} Bands;
+
+static bool in_bands(const Nv90Pipe *p) {
+    return p->tile.order == ORDER_PANELS && p->tile.band < p->tile.rows;
+}
+
+static bool has_panels(const Nv90Pipe *p) { return p->tile.cols > HOME_PANEL; }
+
+static Band band_at(Cg *cg, const TileOp *op, const Nv90Pipe *p, Val row) {
+    int columns = cg->p->tensors.data[op->tensor].rank - 1, more = has_panels(p);
+    int first = op->width ? op->from_column : 0;
+    Band b = {{cg_i32(cg, first / HOME_PANEL)}};
+    Val *at = b.at + more;
+    for (int d = 0; d < columns; d++)
+        if (!op->each[d])
+            at[d] = op->coord[d].axis == p->tile.row_axis ? row : cg_uniform(cg, op->coord[d].at);
+    cg_element_indices(cg, op, p->tile.row_axis, row, at);
+    at[columns] = cg_i32(cg, more ? 0 : first);
+    return b;
+}
+
+// Of a sequence's tile, no other rows are looked for than its own: bands behind its end are its last one.
+static Val own_row(Cg *cg, const Nv90Pipe *p, Val row) {
+    Val last = cg_plus(cg, cg_axis_size(cg, p->tile.row_axis), -1);
+    Val v[] = {row, cg_and(cg, last, cg_i32(cg, -HOME_ROWS))}, zero = cg_i32(cg, 0);
+    Val least[] = {cg_intrinsic(cg, "llvm.smin", &cg->i32, 1, v, 2), zero};
+    return cg_intrinsic(cg, "llvm.smax", &cg->i32, 1, least, 2);
+}
+
+// Of the tile whose first row is `begin`.
+static Bands bands_at(Cg *cg, const TileOp *op, const Nv90Pipe *p, Val begin) {
+    int rows = nv90_copied_rows(cg, &p->tile);
+    Bands all = {ARENA_ARRAY(cg->arena, Band, rows / HOME_ROWS), rows / HOME_ROWS};
+    if (nv90_goes_everywhere(cg, &p->tile))
+        begin = cg_add(cg, begin, cg_times(cg, nv90_state(cg)->rank, rows));
+    for (int i = 0; i < all.n; i++) {
+        Val row = cg_plus(cg, begin, HOME_ROWS * i);
+        all.band[i] = band_at(cg, op, p, p->ends ? own_row(cg, p, row) : row);
+    }
+    return all;
+}
+
+static Bands next_bands(Cg *cg, const TileOp *op, const Nv90Pipe *p) {
+    int axis = p->tile.row_axis;
+    if (!tile_is_marked(op, TILE_AHEAD)) return (Bands){NULL, 0};
+    const Ex *tile = ex_sym(cg->p->pool, SYM_TILE, axis, EX_I32);
+    Val next = cg_uniform(cg, next_tile(cg, tile, op->block->owner));
+    return bands_at(cg, op, p, cg_times(cg, next, cg->k->axes[axis].extent));
+}
+
+static Val first_row(Cg *cg, const TileOp *op, const Nv90Pipe *p) {
+    int axis = p->tile.row_axis;
+    for (int d = 0; d < cg->p->tensors.data[op->tensor].rank; d++)
+        if (!op->each[d] && op->coord[d].axis == axis)
+            return cg_times(cg, cg_uniform(cg, op->coord[d].at), cg->k->axes[axis].extent);
+    return cg_element_begin(cg, op, axis);
+}
+
+static Val end_of_stage(Cg *cg, const Nv90Pipe *p, Val stage) {
+    return nv_shared_ptr(cg, cg_add(cg, nv90_shared(cg, p->ends), cg_times(cg, stage, 4)));
+}
+
+// How many of a tile's rows are its sequence's whoever adds rows up reads, and clears the others.
+static void tell_end(Cg *cg, const Nv90Pipe *p, Val begin) {
+    Val own = cg_sub(cg, cg_axis_size(cg, p->tile.row_axis), begin);
+    Val stage = stage_of(cg, p, p->fills.stage);
+    LLVMSetVolatile(cg_store(cg, own, end_of_stage(cg, p, stage)), true);
+}
+
+// Where rows lie is asked for before the wait. there: i1; NULL: there are rows.
+static void copy_bands(Cg *cg, const TileOp *op, const Nv90Pipe *p, Val begin, Val there) {
+    int rank = cg->p->tensors.data[op->tensor].rank + has_panels(p);
+    int bytes = tile_rows_bytes(&p->tile);
+    bool everywhere = nv90_goes_everywhere(cg, &p->tile);
+    Val stage = stage_of(cg, p, p->fills.stage), full = barrier_at(cg, p->full, stage);
+    Val to = stage_address(cg, p, stage), map = nv90_map_param(cg, op->tensor, HOME_ROWS);
+    Bands own = bands_at(cg, op, p, begin), next = next_bands(cg, op, p);
+    if (everywhere) to = cg_add(cg, to, cg_times(cg, nv90_state(cg)->rank, own.n * bytes));
+    Val all = cg_i32(cg, p->bytes);
+    if (there) all = cg_select(cg, there, all, cg_i32(cg, 0));
+    wait_for_room(cg, p);
+    if (p->ends) tell_end(cg, p, begin);
+    nv90_barrier_expect(cg, full, all);
+    for (int i = 0; i < own.n; i++)
+        nv90_bulk_load(cg, cg_plus(cg, to, i * bytes), map, full, own.band[i].at, rank, there,
+                       everywhere);
+    for (int i = 0; i < next.n; i++) nv90_bulk_prefetch(cg, map, next.band[i].at, rank);
+}
+
+// Of a tile without a row of its sequence nothing is copied.
+static void copy_own_bands(Cg *cg, const TileOp *op, const Nv90Pipe *p, Val begin) {
+    Blk some = cg_block(cg, "rows"), none = cg_block(cg, "none"), on = cg_block(cg, "copied");
+    cg_branch(cg, cg_less(cg, begin, cg_axis_size(cg, p->tile.row_axis)), some, none);
+    copy_bands(cg, op, p, begin, NULL);
+    cg_br(cg, on);
+    LLVMMoveBasicBlockAfter(none, cg_here(cg));
+    cg_at(cg, none);
+    wait_for_room(cg, p);
+    tell_end(cg, p, begin);
+    nv90_barrier_arrive(cg, barrier_at(cg, p->full, stage_of(cg, p, p->fills.stage)), NULL);
+    cg_enter(cg, on);
+}
+
+static void fill_bands(Cg *cg, const TileOp *op, const Nv90Pipe *p) {
+    const TileTensor *t = &cg->p->tensors.data[op->tensor];
+    Blk done = cg_if(cg, op->when ? cg_uniform(cg, op->when) : NULL, "when");
+    Val begin = first_row(cg, op, p), there = NULL;
+    if (!p->ends && op->block->owner->kind != TILE_LOOP) there = nv90_has_elements(cg, t);
+    Blk rest = nv90_state(cg)->all_produce ? nv90_one(cg) : NULL;
+    if (p->ends)
+        copy_own_bands(cg, op, p, begin);
+    else
+        copy_bands(cg, op, p, begin, there);
+    if (rest) cg_enter(cg, rest);
+    advance(cg, p, &p->fills, NULL);
+    if (done) cg_enter(cg, done);
+}
+
+static const TileValue *tile_of(const TileValue *v) { // what it lies beside, or it
+    return v->def && v->def->kind == TILE_BESIDE ? v->def->args.data[0] : v;
+}
+
+// Whether some product adds up rows of what is taken.
+static bool adds_rows(Cg *cg, const TileOp *take, const Nv90Pipe *p) {
+    const TileValue *v = take->results.data[0];
+    const TileBlock *body = &cg->k->body;
+    for (const TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op))
+        for (int i = 0; op->kind == TILE_MMA && i < 2; i++)
+            if (tile_of(op->args.data[i]) == v && tile_contracted_axis(op) == p->tile.row_axis)
+                return true;
+    return false;
+}
+
+// Each warpgroup clears them for itself, and finds them cleared where another was first.
+static void clear_behind(Cg *cg, const Nv90Pipe *p, Val stage) {
+    const TileShared *t = &p->tile;
+    int pieces = tile_rows_bytes(t) / HOME_ROWS / HOME_PIECE, in_panel = HOME_PITCH / HOME_PIECE;
+    Val own = cg_load(cg, cg->i32, end_of_stage(cg, p, stage)), zero = cg_i32(cg, 0);
+    LLVMSetVolatile(own, true);
+    Blk on = cg_if(cg, cg_below(cg, own, t->rows), "clear");
+    Val tid = cg_and(cg, nv_state(cg)->gpu.tid, cg_i32(cg, NV90_GROUP - 1));
+    Val from = cg_intrinsic(cg, "llvm.smax", &cg->i32, 1, (Val[]){own, zero}, 2);
+    Val none[] = {zero, zero, zero, zero}, base = stage_address(cg, p, stage);
+    assert(pieces <= NV90_GROUP);
+    CgCount row = cg_count(cg, from, cg_i32(cg, t->rows), NULL);
+    Val band = cg_lshr(cg, row.i, cg_i32(cg, 3)), in = cg_and(cg, row.i, cg_i32(cg, HOME_ROWS - 1));
+    Val at = cg_add(cg, cg_times(cg, band, tile_rows_bytes(t)), cg_times(cg, in, HOME_PITCH));
+    Val panel = cg_times(cg, cg_udiv(cg, tid, cg_i32(cg, in_panel)), tile_panel_bytes(t));
+    Val piece = cg_times(cg, cg_and(cg, tid, cg_i32(cg, in_panel - 1)), HOME_PIECE);
+    Blk mine = cg_if(cg, cg_below(cg, tid, pieces), "piece");
+    nv90_store_words(cg, cg_add(cg, base, cg_add(cg, at, cg_add(cg, panel, piece))), none);
+    cg_enter(cg, mine);
+    cg_end_count(cg, &row, cg_i32(cg, 1), NULL);
+    nv90_proxy_fence(cg);
+    nv90_group_sync(cg);
+    cg_enter(cg, on);
 }
 
 // Nothing is copied of an empty tensor, whose map says nothing; its stages are zeros from the start.
@@ -136,11 +310,6 @@ static void start_copy(Cg *cg, const Nv90Pipe *p, Copy *c) {
 //
 // The producer's threads copy them, and the barrier counts each, once its pieces are there. In pages rows follow each other for a while: where a
 // tile's are all inside, one thread copies it box by box, and counts for all.
-
-static void wait_for_room(Cg *cg, const Nv90Pipe *p) {
-    Val empty = barrier_at(cg, p->empty, stage_of(cg, p, p->fills.stage));
-    nv90_barrier_wait(cg, empty, get(cg, p->fills.parity));
-}
 
 static Val is_inside(Cg *cg, const TileOp *op, const Nv90Pipe *p) {
     Val end = cg_plus(cg, cg_element_begin(cg, op, p->tile.row_axis), p->tile.rows);
@@ -205,6 +374,10 @@ void nv90_fill(Cg *cg, const TileOp *op) {
     if (p->leader >= 0) {
         Copy with = copy_of(cg, op, p, stage_of(cg, p, leader_of(cg, p)->last.stage));
         start_copy(cg, p, &with);
+        return;
+    }
+    if (in_bands(p)) {
+        fill_bands(cg, op, p);
         return;
     }
     if (p->by_threads) {
@@ -297,6 +470,7 @@ void nv90_take(Cg *cg, const TileOp *op) {
     else
         nv90_barrier_wait(cg, full, parity);
     if (p->by_threads) nv90_proxy_fence(cg); // products read what threads wrote
+    if (p->ends && adds_rows(cg, op, p)) clear_behind(cg, p, stage);
     cg_store(cg, stage, p->last.stage);
     cg_store(cg, parity, p->last.parity);
     if (!own && p->with < 0) advance(cg, p, &p->takes, when);
@@ -308,10 +482,6 @@ static bool read_by_map(const TileKernel *k, const TileValue *v) {
         for (int i = 0; op->kind == TILE_MAP && i < op->args.n; i++)
             if (op->args.data[i] == v) return true;
     return false;
-}
-
-static const TileValue *tile_of(const TileValue *v) { // what it lies beside, or it
-    return v->def && v->def->kind == TILE_BESIDE ? v->def->args.data[0] : v;
 }
 
 // Whether each way from where it was taken to where it is dropped has a product of it: a loop may have no step.

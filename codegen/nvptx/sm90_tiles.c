@@ -15,7 +15,7 @@ static void set(Cg *cg, Val variable, Val v) { cg_store(cg, v, variable); }
 
 // Past the last number: the first point, and not valid.
 static Nv90Point point_of(Cg *cg, const CgGrid *g, Val number) {
-    Nv90Point p = {{NULL}, cg_icmp(cg, LLVMIntULT, number, cg_grid_total(cg, g))};
+    Nv90Point p = {{NULL}, cg_icmp(cg, LLVMIntULT, number, nv90_state(cg)->total)};
     Val first = cg_select(cg, p.valid, number, cg_i32(cg, 0));
     cg_grid_point(cg, g, first, p.at);
     if (g->of_rows) cg_grid_own(cg, g, nv90_state(cg)->rank, p.at);
@@ -78,7 +78,11 @@ void nv90_tiles_begin(Cg *cg) {
     }
     h->now.valid = cg_alloca(cg, cg->i1, "valid");
     cg_store(cg, LLVMConstNull(cg->i1), h->now.valid);
-    if (is_producer(h)) set(cg, h->ahead, clusters(cg, "ctaid.x"));
+    if (is_producer(h)) {
+        CgGrid g = cg_grid(cg);
+        h->total = g.each ? cg_grid_total(cg, &g) : NULL;
+        set(cg, h->ahead, clusters(cg, "ctaid.x"));
+    }
     stand(cg, load_point(cg));
 }
 
@@ -179,11 +183,19 @@ static Slot next_slot(Cg *cg) {
 enum { WORDS = 4 };
 
 static Nv90Point tell(Cg *cg, Slot s, bool behind) {
+    Nv90 *h = nv90_state(cg);
     int n = cg->k->ngrid;
     assert(n <= WORDS);
     CgGrid g = cg_grid(cg);
-    if (behind) next_number(cg, cg_grid_total(cg, &g));
-    Nv90Point p = point_of(cg, &g, get(cg, nv90_state(cg)->ahead));
+    if (!g.each) h->total = cg_grid_total(cg, &g);
+    // A sequence is looked for by a warp, of which one thread asks and tells.
+    Blk asked = g.each && behind ? cg_if(cg, h->lead, "asks") : NULL;
+    if (behind) next_number(cg, h->total);
+    if (asked) cg_enter(cg, asked);
+    Val number = get(cg, h->ahead);
+    if (g.each) number = nv_shuffle_from(cg, number, cg_i32(cg, 0));
+    Nv90Point p = point_of(cg, &g, number);
+    Blk told = g.each ? cg_if(cg, h->lead, "tells") : NULL;
     nv90_barrier_wait(cg, s.heard, cg_xor(cg, s.parity, cg_i32(cg, 1)));
     Val last = n == WORDS ? cg_shl(cg, p.at[n - 1], cg_i32(cg, 1)) : NULL;
     Val words[WORDS] = {nv90_if(cg, p.valid)};
@@ -191,6 +203,7 @@ static Nv90Point tell(Cg *cg, Slot s, bool behind) {
     for (int i = 1; i < WORDS; i++) words[i] = i <= n ? p.at[i - 1] : cg_i32(cg, 0);
     nv90_store_words(cg, s.tile, words);
     nv90_barrier_arrive(cg, s.told, NULL);
+    if (told) cg_enter(cg, told);
     return p;
 }
 
@@ -214,7 +227,8 @@ void nv90_next(Cg *cg, const TileOp *op) {
     if (behind) nv90_tell_summed(cg);
     h->behind = point_now(cg);
     Slot s = next_slot(cg);
-    Blk told = is_producer(h) && h->all_produce ? cg_if(cg, h->lead, "tell") : NULL;
+    Val first = tile_counts_own(cg->k) ? cg_is(cg, nv_state(cg)->warp, 0) : h->lead;
+    Blk told = is_producer(h) && h->all_produce ? cg_if(cg, first, "tell") : NULL;
     Nv90Point p;
     if (is_producer(h)) p = tell(cg, s, behind);
     if (told) cg_enter(cg, told);

@@ -62,8 +62,8 @@ static const Ex *seldom(void *ctx, const Ex *e) {
 // Where a branch leaves out the sums while all factors are 1: where another role multiplies them, and where warpgroups share scores.
 static void move_seldom(TileProgram *p, TileKernel *k) {
     uint32_t said = k->schedule.knobs.said;
-    if (p->batch) return; // no GPU has run these
-    if (said != knobs_of(FORM_SM90_APART) && said != knobs_of(FORM_SM90_WIDE)) return;
+    bool wide = said == knobs_of(FORM_SM90_WIDE) && !p->batch; // no GPU has run those of a batch
+    if (said != knobs_of(FORM_SM90_APART) && !wide) return;
     for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
         tile_map_exprs(op, seldom, p);
 }

@@ -447,8 +447,8 @@ static void make_clusters(TileProgram *p, TileKernel *k, Knobs s) {
     if (s.cluster < 2) return;
     k->schedule.cluster = s.cluster;
     k->schedule.persist = PERSIST_DYNAMIC;
-    bool alike =
-        k->purpose == PURPOSE_ATTENTION && sm90_is_masked(k) && !ex_uses(k->mask, SYM_H, 0);
+    bool alike = k->purpose == PURPOSE_ATTENTION && !p->batch && sm90_is_masked(k) &&
+                 !ex_uses(k->mask, SYM_H, 0);
     if (alike) k->schedule.cluster_rows = rows_of_clusters(p);
 }
 
@@ -488,18 +488,20 @@ static void drop_long(TileProgram *p) {
 }
 
 bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
+    const TileKernel *last = p->kernels.data[p->kernels.n - 1];
+    if (is_long(p, last) && !fits_roles(p, last)) drop_long(p);
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
         if (sm90_is_nest(p, k) && !sm90_bind_nest(p, k, o, diags)) return false;
         bool pairs = k->schedule.cluster > 1; // it is a copy of one that is wide
         bool roles = fits_roles(p, k), wide = pairs || (!roles && sm90_is_wide(p, k));
         if (wide && !pairs) sm90_lay_beside(p, k);
-        bool apart = wide && sm90_can_apart(p, k), whole = k->purpose == PURPOSE_ATTENTION;
+        bool apart = wide && sm90_can_apart(p, k);
+        bool whole = k->purpose == PURPOSE_ATTENTION && !p->batch; // others have packed rows
         if (apart && !whole && !pairs) sm90_add_pairs(p, i);
         apart &= whole || pairs;
         if (wide && !(apart ? sm90_bind_apart : sm90_bind_wide)(p, k, o, diags)) return false;
         if (apart) make_clusters(p, k, k->schedule.knobs);
-        if (!roles && is_long(p, k)) drop_long(p);
         if (!roles) continue;
         k->schedule = (TileSchedule){.lane_axis = -1, .min_blocks = 1};
         if (!pass_tile_columns(p, k, MAX_COLUMNS, PANEL, diags)) return false;

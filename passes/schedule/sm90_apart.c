@@ -110,18 +110,18 @@ static bool fits(const TileProgram *p, const TileKernel *k, Knobs s) {
     return shared_bytes(p, k, s) - held <= target_get(p->target)->shared_bytes;
 }
 
-// As tensor copies and pieces of 16 bytes want them.
-static bool has_whole_pieces(const TileProgram *p, const TileOp *load) {
-    enum { PIECE = 8 };
+// Pieces of 16 bytes, of one panel or of whole ones: a copy takes all of them.
+static bool has_whole_panels(const TileProgram *p, const TileOp *load) {
     const TileTensor *t = &p->tensors.data[load->tensor];
-    return t->dtype == load->results.data[0]->dtype && t->extent[t->rank - 1]->i % PIECE == 0 &&
-           tile_columns(p, load) % PIECE == 0 && load->from_column % PIECE == 0;
+    int columns = tile_columns(p, load), piece = columns > PANEL ? PANEL : 8;
+    return t->dtype == load->results.data[0]->dtype && t->extent[t->rank - 1]->i % piece == 0 &&
+           columns % piece == 0 && load->from_column % piece == 0;
 }
 
 // Tiles are for products alone, and what the sums take of the scores are weights and numbers of rows.
 static bool is_apart(const TileProgram *p, const TileKernel *k) {
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
-        if (op->kind == TILE_LOAD && !(sm90_piped(op) && has_whole_pieces(p, op))) return false;
+        if (op->kind == TILE_LOAD && !(sm90_piped(op) && has_whole_panels(p, op))) return false;
         for (int i = 0; op->kind == TILE_MAP && i < op->args.n; i++) {
             const TileValue *v = op->args.data[i];
             if (v->def && (v->def->kind == TILE_LOAD || v->def->kind == TILE_BESIDE)) return false;
@@ -131,12 +131,26 @@ static bool is_apart(const TileProgram *p, const TileKernel *k) {
     return true;
 }
 
+// Rows of pages come in bands, which lie in one page each.
+static bool has_whole_bands(const TileProgram *p) {
+    return p->batch != BATCH_PAGED || (p->page > 0 && p->page % HOME_ROWS == 0);
+}
+
 bool sm90_can_apart(const TileProgram *p, const TileKernel *k) {
-    bool dense = !p->batch && p->phase == PHASE_FWD && !sm90_stays_alone(p, k);
-    return dense && is_apart(p, k) && fits(p, k, shape());
+    bool may = p->phase == PHASE_FWD && has_whole_bands(p) && !sm90_stays_alone(p, k);
+    return may && !p->split.apart && is_apart(p, k) && fits(p, k, shape());
 }
 
 // ---- packed rows
+
+// Rows of a batch's query, where they are whole tiles; elsewhere those of one tile.
+static const Ex *of_a_query(TileProgram *p) {
+    ExPool *x = p->pool;
+    const Ex *group = ex_2(x, EX_DIV, ex_sym(x, SYM_SIZE, SIZE_HQ, EX_I32),
+                           ex_sym(x, SYM_SIZE, SIZE_HKV, EX_I32));
+    const Ex *whole = ex_2(x, EX_EQ, ex_2(x, EX_MOD, group, ex_i32(x, ROWS)), ex_i32(x, 0));
+    return ex_select(x, whole, group, ex_i32(x, ROWS));
+}
 
 // A kernel of packed rows as it is stays for an odd number of tiles: half of the blocks would have none.
 void sm90_add_pairs(TileProgram *p, int kernel) {
@@ -149,6 +163,7 @@ void sm90_add_pairs(TileProgram *p, int kernel) {
     const Ex *rows = k->axes[tile_grid_axis(k)].size,
              *up = ex_2(x, EX_ADD, rows, ex_i32(x, ROWS - 1));
     const Ex *tiles = ex_2(x, EX_DIV, up, ex_i32(x, ROWS));
+    if (p->batch) tiles = ex_2(x, EX_DIV, of_a_query(p), ex_i32(x, ROWS)); // those of each sequence
     const Ex *even = ex_2(x, EX_EQ, ex_2(x, EX_MOD, tiles, ex_i32(x, 2)), ex_i32(x, 0));
     VEC(TilePlan) plans = {0};
     for (int i = 0; i < p->plans.n; i++) {
@@ -183,8 +198,8 @@ bool sm90_bind_apart(TileProgram *p, TileKernel *k, const PassOptions *o, Diags 
         return false;
     }
     Extents e = extents_of(s);
-    pass_bind_all(p, k, &e);
     k->schedule = (TileSchedule){.lane_axis = -1, .warps = 4, .min_blocks = 1, .knobs = s};
+    pass_bind_all(p, k, &e);
     return true;
 }
 

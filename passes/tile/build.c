@@ -829,7 +829,7 @@ void build_batch(Build *b, const PassOptions *o) {
 // Whether kernels of few queries may leave out sums that nothing multiplies (passes/schedule/shifts.c); the others move shifts at once.
 static bool may_vote(const Build *b) {
     enum { ONE_WARPGROUP = 256 }; // columns of its values
-    return b->far && !b->packed && b->row->Dv > ONE_WARPGROUP;
+    return b->far && b->row->Dv > ONE_WARPGROUP;
 }
 
 TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {

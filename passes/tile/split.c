@@ -422,6 +422,7 @@ void pass_set_splits(TileProgram *p) {
             set_fixed_parts(p, k);
             continue;
         }
+        if (tile_counts_own(k)) continue; // it has the parts of the kernel that it is a copy of
         p->sizes.data[size].def = parts_for(p, k);
         if (p->batch && p->target != TARGET_HOST) set_own_parts(p, k);
     }

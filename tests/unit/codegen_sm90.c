@@ -390,7 +390,8 @@ ARENA_TEST(scores_apart) {
     ck_assert_int_gt(count(pairs, ".multicast::cluster"), 0);
     ck_assert_int_eq(count(pairs, "cp.async.mbarrier.arrive.noinc"), 2); // q and q_pe
     ck_assert_int_eq(count(pairs, "m64n48k16"), 3 * (512 + 64) / 16);
-    ck_assert_int_eq(count(pairs, "cp.async.bulk.prefetch"), 2 * 512 / 64); // in loops
+    ck_assert_int_eq(count(pairs, "cp.async.bulk.prefetch"),
+                     2 * 48 / 2 / 8); // in loops, a band of all columns each
     ck_assert_int_eq(count(pairs, "vote.sync.any"),
                      3); // whether a shift has moved, and sums are multiplied
     int halves = count(pairs, "ld.global.u16") + count(pairs, "ld.global.b16");

@@ -75,6 +75,38 @@ TEST_EACH(texts_keep_their_meaning, 0, TEXTS *LAUNCHES) {
     check_variant(NULL, texts[_i / LAUNCHES], _i % LAUNCHES);
 }
 
+// Of absorbed attention with whole pairs of tiles for each query: scores apart, in bands of rows that lie in one page each.
+TEST_EACH(pairs_of_sequences_are_right, 0, 4) {
+    static const int q[] = {0, 3, 3, 4, 5, 7}, k[] = {2, 7, 12, 12, 112, 172},
+                     lengths[] = {101, 0, 1, 48, 60};
+    static int pages[5 * 13];
+    Launch l = ragged;
+    l.H = 128, l.Hkv = 1, l.Tq = 8, l.Tk = 175, l.q_start = q, l.kv_start = k;
+    l.max_q = _i / 2 ? 1 : 3; // the hint may be too small
+    for (int i = 0; i < 5 * 13; i++) pages[i] = (7 * i + 3) % 66 - 1;
+    if (_i % 2) {
+        l.batch = BATCH_PAGED, l.page = 8, l.pages = 64, l.table = 13;
+        l.page_table = pages, l.kv_len = lengths;
+    }
+    Arena *a = arena_new();
+    Variant *v;
+    PassOptions o = {.dtype = DT_BF16, .batch = l.batch, .page = l.page, .split = true};
+    o.target = *target_get(TARGET_SM90A);
+    const Stream *s = pu_stream(
+        a, "t.attn",
+        "attention t { dim D = 576, Dv = 512; share v = k; score(q, k) = dot(q, k) * 0.05;"
+        "mask(b, h, i, j) = j <= i;"
+        "normalize(s) { let m = rowmax(s); let e = exp(s - m); return e / rowsum(e); } }",
+        0, &v);
+    TileProgram *p = finished(a, s, &o);
+    int pairs = 0;
+    for (int i = 0; i < p->kernels.n; i++) pairs += p->kernels.data[i]->schedule.cluster == 2;
+    ck_assert_int_eq(pairs, 2);
+    check(a, v, p, &l, 2e-2, "pairs");
+    tu_read_back(a, p);
+    arena_free(a);
+}
+
 // A tile of keys has one page, which each key reads for itself: its document is read before anything else of the step.
 TEST(documents_in_pages_as_long_as_tiles) {
     static const int lengths[] = {200, 0, 1, 390, 128};
