@@ -55,6 +55,9 @@ const Ex *build_own_parts(Build *b) {
     return b->own_parts ? build_size(b, b->own_parts) : build_parts(b);
 }
 
+// Whether a sequence in one part is finished by that: of a batch, unless what it gives has to be the same as in any other.
+bool build_may_finish(const Build *b) { return b->own_parts && !b->phase && !b->p->split.apart; }
+
 const Ex *build_split_heads(Build *b) {
     return ex_2(b->pool, EX_SUB, build_heads(b), build_size(b, b->p->split.whole));
 }

@@ -79,9 +79,10 @@ typedef struct Build {
 // ---- expressions
 const Ex *build_size(Build *b, int index);
 const Ex *build_pos(Build *b, AxisRole axis);
-const Ex *build_head(Build *b);        // which of all batches' heads the tile is of
-const Ex *build_heads(Build *b);       // how many they are
-const Ex *build_parts(Build *b);       // how many parts a launch has
+const Ex *build_head(Build *b);  // which of all batches' heads the tile is of
+const Ex *build_heads(Build *b); // how many they are
+const Ex *build_parts(Build *b); // how many parts a launch has
+bool build_may_finish(const Build *b);
 const Ex *build_own_parts(Build *b);   // and the sequence at hand, of a batch
 const Ex *build_split_heads(Build *b); // and how many of them are split, the last ones
 const Ex *build_identity(Build *b, ExOp reduce);

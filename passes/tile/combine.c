@@ -138,6 +138,10 @@ static void load_side(Build *b, Side *to, int part) {
     to->acc = load_part(b, "acc_part", build_sums(b), part, NULL, ex_f32(b->pool, 0.0f));
 }
 
+static const Ex *are_several(Build *b) {
+    return ex_2(b->pool, EX_LT, ex_i32(b->pool, 1), build_own_parts(b));
+}
+
 // Carried: states, raw shifts, the accumulator.
 static void open_loop(Build *b, Merge *m) {
     const Stream *s = b->s;
@@ -150,7 +154,9 @@ static void open_loop(Build *b, Merge *m) {
         start.raw[i] = build_keeps_shift(b, i) ? raw_of(b, i, start.state, "a_0") : NULL;
     start.acc = build_map(b, "acc_0", DT_F32, AX_M, AX_E, ex_f32(x, 0.0f));
     const Ex *up = ex_2(x, EX_ADD, build_own_parts(b), ex_i32(x, together(b) - 1));
-    up = ex_simplify(x, ex_2(x, EX_DIV, up, ex_i32(x, together(b))));
+    up = ex_2(x, EX_DIV, up, ex_i32(x, together(b)));
+    if (build_may_finish(b)) up = ex_select(x, are_several(b), up, ex_i32(x, 0));
+    up = ex_simplify(x, up);
     m->loop = build_loop(b, b->axis[AX_S], up);
     for (int i = 0; i < s->states.n; i++)
         to->state[i] = build_carry(b, m->loop, s->states.data[i].name, start.state[i]);
@@ -232,7 +238,9 @@ void build_combine(Build *b) {
     for (int i = 0; i < b->s->states.n; i++) build_bind(b, SYM_STATE, i, end[result++]);
     for (int i = 0; i < b->s->shifts.n; i++)
         if (m.side[0].raw[i]) b->raw_shift[i] = end[result++];
+    if (build_may_finish(b)) b->when = are_several(b); // the others' rows are finished
     build_end(b, end[result]);
+    b->when = NULL;
     if (some) over_split_heads(b);
     b->packed = packed;
 }

@@ -458,7 +458,7 @@ void build_part(Build *b) {
     set_mask(b);
     TileValue *acc = sweeps(b);
     if (b->split)
-        leave_or_end(b, acc, parts, ex_i32(b->pool, 2));
+        leave_or_end(b, acc, build_may_finish(b) ? build_own_parts(b) : parts, ex_i32(b->pool, 2));
     else
         build_end(b, acc);
     b->packed = packed;
