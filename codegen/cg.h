@@ -311,8 +311,8 @@ typedef struct CgGrid {
     int rows;                 // the dimension of the row tiles; -1: there is none
     Val of_rows, of_heads;    // i32: row tiles and heads of a cluster, whose numbers these are;
                               // NULL: there are none
-    const Ex *
-        each; // i32, also of a sequence's sizes: its points, where the grid is of all sequences' own (tile_counts_own); NULL: it is not
+    // i32, also of a sequence's sizes: its points, where the grid is of all sequences' own (tile_counts_own); NULL: it is not.
+    const Ex *each;
     Val whole; // heads that have one point of the last dimension (TileGrid.from); NULL: it has no
                // such
 } CgGrid;

@@ -206,10 +206,11 @@ void nv90_finish(Cg *cg) {
     Val lead = cg_mul(cg, cg_udiv(cg, at.h, shared), shared);
     Val told = address(cg, f.told, 4, at.b, lead, cg_i32(cg, 0));
     cg_enter(cg, again);
-    cg_fork(cg, nv90_barrier_test(cg, nv90_shared(cg, nv90_state(cg)->over), cg_i32(cg, 0)), end,
-            ask);
+    Val over = nv90_barrier_test(cg, nv90_shared(cg, nv90_state(cg)->over), cg_i32(cg, 0));
+    cg_fork(cg, nv_every(cg, over), end, ask); // all lanes go on together
     cg_at(cg, ask);
-    cg_fork(cg, cg_fcmp(cg, LLVMRealOEQ, nv90_hear(cg, told), all), summed, rest);
+    Val is_summed = cg_fcmp(cg, LLVMRealOEQ, nv90_hear(cg, told), all);
+    cg_fork(cg, nv_every(cg, is_summed), summed, rest);
     cg_at(cg, rest);
     nv90_rest(cg, REST);
     cg_br(cg, again);

@@ -126,8 +126,8 @@ static void copy_panels(Cg *cg, const Nv90Pipe *p, Copy *c) {
 
 // ---- bands: a copy takes 8 rows, in all panels, and lies in one page
 
-typedef struct
-    Band { // coordinates in the tensor's order; where there are several panels, behind that of the first
+// Coordinates in the tensor's order; where there are several panels, behind that of the first.
+typedef struct Band {
     Val at[CG_MAP_RANK];
 } Band;
 
@@ -196,7 +196,7 @@ static Val end_of_stage(Cg *cg, const Nv90Pipe *p, Val stage) {
     return nv_shared_ptr(cg, cg_add(cg, nv90_shared(cg, p->ends), cg_times(cg, stage, 4)));
 }
 
-// How many of a tile's rows are its sequence's whoever adds rows up reads, and clears the others.
+// How many of a tile's rows are its sequence's: whoever adds rows up reads it, and clears the others.
 static void tell_end(Cg *cg, const Nv90Pipe *p, Val begin) {
     Val own = cg_sub(cg, cg_axis_size(cg, p->tile.row_axis), begin);
     Val stage = stage_of(cg, p, p->fills.stage);

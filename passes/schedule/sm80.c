@@ -173,9 +173,20 @@ static void choose_groups(const TileProgram *p, const TileKernel *k, const PassO
     if (suits_groups(p, k, &e, by) && pass_shared(&b) <= o->target.shared_bytes) *s = by;
 }
 
-// free: nothing was asked for, but for the positions of a backward's chunks.
+static bool goes_by_chunks(const TileKernel *k) {
+    return k->purpose == PURPOSE_CHUNK || k->purpose == PURPOSE_STATES ||
+           k->purpose == PURPOSE_ADJOINT;
+}
+
+// Kernels that read what others leave for each chunk: chunks of all are the same.
+static bool shares_chunks(const TileProgram *p, const TileKernel *k) {
+    return p->chunks && (goes_by_chunks(k) || k->purpose == PURPOSE_ONE_CHUNK);
+}
+
+// free: nothing was asked for, but for the positions of chunks.
 static bool bind_axes(TileProgram *p, TileKernel *k, Knobs *s, bool free, Diags *diags) {
     enum { LEAST = 16, MOST_LOADS = 4 };
+    int keys = s->keys;
     if (!pass_tile_columns(p, k, columns_of(p, k), UNIT_COLUMNS, diags)) return false;
     if (free) widen(p, k, s);
     Extents e = extents_of(p, k, *s);
@@ -186,13 +197,13 @@ static bool bind_axes(TileProgram *p, TileKernel *k, Knobs *s, bool free, Diags 
         e = extents_of(p, k, *s);
         pass_fit_together(p, k, &e, *s, warps_of(k, *s), LEAST);
     }
+    if (shares_chunks(p, k) && e.step != keys) {
+        diag_error(diags, (Span){0}, "schedule: kernel '%s' has no room for chunks of %d positions",
+                   k->name, keys);
+        return false;
+    }
     pass_bind_all(p, k, &e);
     return true;
-}
-
-static bool goes_by_chunks(const TileKernel *k) {
-    return k->purpose == PURPOSE_CHUNK || k->purpose == PURPOSE_STATES ||
-           k->purpose == PURPOSE_ADJOINT;
 }
 
 // Of kernels that go from chunk to chunk, for sm_90a.
@@ -358,7 +369,7 @@ static int pairs_of_channels(const TileKernel *k) {
 }
 
 // Sums over channels are of all of them: each warp has 16 or 32. Where rows are positions, warps share their columns.
-static Knobs for_chunk_gradients(const TileProgram *p, const TileKernel *k, Knobs s) {
+static Knobs for_one_chunk(const TileProgram *p, const TileKernel *k, Knobs s) {
     enum { MOST_WARPS = 8 };
     if (pass_by_positions(k)) {
         s.rows = s.keys, s.blocks = 1;
@@ -412,7 +423,7 @@ bool pass_tile_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
         Knobs s = is_few ? few : gradients && free ? for_gradients(p, k, main) : main;
         if (k->purpose == PURPOSE_DELTA && free) // several sums over pairs, each of two scores
             s = with_registers(p, k, with_room(p, k, s), registers_for(p, s) / 2);
-        if (k->purpose == PURPOSE_ONE_CHUNK) s = for_chunk_gradients(p, k, s);
+        if (k->purpose == PURPOSE_ONE_CHUNK) s = for_one_chunk(p, k, s);
         if (k->purpose == PURPOSE_FEW) s = for_few(p, k, s);
         if (k->purpose == PURPOSE_STEPS) s = for_steps(p, k, s);
         if (k->purpose == PURPOSE_STARTS) s = for_starts(s);

@@ -625,8 +625,10 @@ TileProgram *pass_build_recurrence_backward(Arena *a, const ChunkBack *back, con
     }
     Segments s = recur_segments(r, b.works, b.chunks);
     Run segments = build_segments(&b, &s);
-    prepare.works = s.works;
-    if (before.to) recur_cut(&prepare, prepare.index);
+    if (before.to) {
+        prepare.works = s.works;
+        recur_cut(&prepare, prepare.index);
+    }
     const Ex *several = ex_2(r->x, EX_LT, ex_i32(r->x, 1), recur_size(r, s.number));
     const Ex *same = same_heads(r);
     add_plan(&b, recur_both(r, several, same), before, segments, gradients[0], none);

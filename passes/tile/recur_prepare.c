@@ -102,8 +102,9 @@ static TileOp *access(Prepare *a, TileKernel *k, TileKind kind, int tensor, cons
     return op;
 }
 
+enum { POSITIONS = 64 }; // of a chunk that is prepared, at most
+
 static int tensor_for(Prepare *a, const TileValue *v) {
-    enum { POSITIONS = 64 }; // of a chunk, at most
     Recur *r = a->r;
     TileTensor t = {.name = arena_printf(r->arena, "prepared_%s", v->name),
                     .role = TENSOR_WORK,
@@ -232,7 +233,8 @@ void recur_cut(Prepare *a, int from) {
 // Four kinds of scores, of two reads and two writes, take as long before as in the loop.
 bool recur_prepares(const Chunk *c, const PassOptions *o) {
     bool narrow = o->target.kind == KIND_NVPTX && dtype_half(o->dtype);
-    return narrow && c->channel && c->nwrites == 1 && !o->batch;
+    bool few = !knobs_say(&o->schedule, KNOB_keys) || o->schedule.keys <= POSITIONS;
+    return narrow && few && c->channel && c->nwrites == 1 && !o->batch;
 }
 
 // There is no step before that could copy tiles for this one.

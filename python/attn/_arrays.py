@@ -208,7 +208,8 @@ NO_TRACE = (
 
 def refuse_trace(x):
     """The graph would hold the output's memory as it was before the launch, silently."""
-    if _library(x) == "torch" and sys.modules["torch"]._C._get_tracing_state() is not None:
+    jit = getattr(sys.modules["torch"], "jit", None) if _library(x) == "torch" else None
+    if jit and jit.is_tracing():
         raise RuntimeError(NO_TRACE)
 
 

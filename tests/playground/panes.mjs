@@ -88,7 +88,7 @@ for (const { name, text } of library) {
         check(`${name}: the loop ends where the row does`, steps.end.error < 1e-5 && steps.merged.error < 1e-5, steps.end);
         steps.end.emits.forEach((e, i) => check(`${name}: ${e.name}`, Math.abs(e.value - steps.full.emits[i]) < 1e-5, [e, steps.full]));
         const kernel = session.result("attn/kernel", { entry });
-        same(`${name}: the last pass`, kernel.stages.at(-1).name, "sections");
+        same(`${name}: the last pass`, kernel.stages.at(-1).name, "meanwhile");
         for (const s of kernel.stages) same(`${name}: lines after ${s.name}`, s.lines.length, s.text.split("\n").length - 1);
         const here = kernel.places.filter((p) => p && p.uri === session.uri);
         check(`${name}: lines have places`, here.length > 1 && here.every((p) => inText(text, p.range)), kernel.places);

@@ -207,6 +207,21 @@ refuses keys=256 gfx942 'bytes of LDS; there are 65536'
 gives 1 "$top/stdlib/gla.attn" -DD=256 -DDv=256 --dtype=f32 --target=gfx942 -O0 -o gla.hsaco
 says err 'gfx942 has 65536: fewer columns (D, Dv) take less'
 gives 0 "$top/stdlib/gla.attn" -DD=32 -DDv=32 --dtype=f32 --target=gfx942 -O0 -o gla.hsaco
+
+# Kernels of a recurrence that leave something for each chunk have the same chunks, or there is none.
+gives 1 "$top/stdlib/gla.attn" --phase=bwd --target=sm_90a --schedule=keys=64 -o gla.ptx
+says err "kernel 'gla_adjoint' has no room for chunks of 64 positions"
+chunks() { grep -c "axis T: S tile $1\$" out; }
+gives 0 "$top/stdlib/gla.attn" --target=sm_90a --schedule=keys=32 --emit=schedule
+holds '[ "$(chunks 32)" -gt 0 ] && [ "$(chunks 64)" -eq 0 ]'
+gives 0 "$top/stdlib/retnet.attn" --phase=bwd -DD=256 -DDv=256 --dtype=f32 --target=sm_90a --emit=schedule
+holds '[ "$(chunks 16)" -gt 0 ] && [ "$(chunks 32)" -eq 0 ]'
+
+# Where there is room sums of dq are converted meanwhile.
+gives 0 "$top/stdlib/causal.attn" -DD=128 -DDv=128 --phase=bwd --dtype=bf16 --target=sm_90a -o causal.ptx
+holds 'grep -q mbarrier.test_wait causal.ptx && grep -q fence.acq_rel.gpu causal.ptx'
+gives 0 "$top/stdlib/causal.attn" -DD=64 -DDv=64 --phase=bwd --dtype=bf16 --target=sm_90a -o causal.ptx
+holds '! grep -q mbarrier.test_wait causal.ptx'
 refuses waves=3 gfx942 'it needs powers of two of waves and keys; there are 3 and'
 refuses keys=96,mt=1,matrix_rows=16 gfx942 'it needs powers of two of waves and keys; there are 8 and 96'
 refuses waves=7 gfx1100 'it needs powers of two of waves and keys; there are 7 and'
