@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-from . import _ranks, _torch
+from . import _needed
 from ._spread import Spread, _cuts
 
 _EXTENTS = {"q": ("B", "H", "Sq", "D"), "k": ("B", "Hkv", "Sk", "D"), "v": ("B", "Hkv", "Sk", "Dv")}
@@ -52,7 +52,7 @@ def attend(again: Callable[..., Any], spec: str, given: Dict[str, Any], q_offset
     if any(ranks.get(n) is not None for n in ("spread", "kv_spread")) or ranks.get("whole"):
         raise TypeError("spread, kv_spread and whole go with plain tensors: DTensors say by their placements how they are spread")
     scalars = {n: x for n, x in given.items() if not isinstance(x, torch.Tensor)}
-    mesh, reads = given["q"].device_mesh, _ranks._reads(spec)
+    mesh, reads = given["q"].device_mesh, _needed._reads(spec)
     placed = {n: _distributed(n, x, mesh) for n, x in given.items() if n not in scalars}
     cut = _rows(placed["q"])
     by = {dim: [d for d, p in enumerate(cut) if p == Shard(dim)] for dim in _CUT}

@@ -192,9 +192,9 @@ def _recur_over(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], state0
     if spread is None:
         found = _torch._through(_operator, list(given.values()), list(scalars.values()), ",".join([*given, *scalars]), spec)
     else:
-        from . import _ranks
+        from . import _recur_ranks
 
-        found = _ranks.recur(_operator, spec, given, scalars, spread)
+        found = _recur_ranks.recur(_operator, spec, given, scalars, spread)
     return found[0] if _torch._count(spec) == 1 else tuple(found)
 
 

@@ -310,7 +310,7 @@ def timeline(device, ranks, name, S, order, inputs):
 
 def recurrent(device, ranks, name, S, D=128, H=16):
     """A recurrence of `ranks` times as many positions, beside one GPU that has S; and each way to pass the state beside one GPU."""
-    from attn import _ranks
+    from attn import _recur_ranks
 
     def operands(S, D, H):
         q, k, v, decay, beta = drawn(device, (1, H, S, D), (1, H, S, D), (1, H, S, D), (1, H, S), (1, H, S))
@@ -324,19 +324,19 @@ def recurrent(device, ranks, name, S, D=128, H=16):
 
     module, few = attn.Recurrence(library(name), defines={"D": D, "Dv": D}), operands(8192, D, H)
     do = drawn(device, (1, H, 8192, D))[0].to(torch.bfloat16)
-    expected, sp, maps = run(module, few, do), attn.Spread(None, 8192, "zigzag"), _ranks.MAPS
-    for way, _ranks.MAPS in (("turns", maps), ("maps", 0)):
+    expected, sp, maps = run(module, few, do), attn.Spread(None, 8192, "zigzag"), _recur_ranks.MAPS
+    for way, _recur_ranks.MAPS in (("turns", maps), ("maps", 0)):
         found = run(module, {n: sp.shard(x, 2) for n, x in few.items()}, sp.shard(do, 2), spread=sp)
         worst = max(float((sp.unshard(x.detach(), 2).float() - y.float()).norm() / y.float().norm()) for x, y in zip(found, expected))
         yield f"{name} by {way}: relative error {worst:.1e}", worst < 3e-2
-    _ranks.MAPS = maps
+    _recur_ranks.MAPS = maps
     one, S = operands(S, D, H), S * ranks
     call = lambda *x, **spread: module(**dict(zip(one, x)), **spread)  # noqa: E731
     alone = measured(call, list(one.values()))
     whole, sp = operands(S, D, H), attn.Spread(None, S)
     own = [sp.shard(x, 2) for x in whole.values()]
     for groups in 4, 8, 16:
-        _ranks.GROUPS = groups
+        _recur_ranks.GROUPS = groups
         f, b, _ = measured(lambda *x: call(*x, spread=sp), own)
         yield (f"{name} S {S}, {groups} groups: alone {S // ranks} forward {alone[0]:.2f} ms, backward {alone[1]:.2f}; over {ranks} {f:.2f}: {alone[0] / f:.3f} of one; "
                f"{b:.2f}: {alone[1] / b:.3f}"), None  # fmt: skip

@@ -27,7 +27,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path.insert(0, os.path.join(ROOT, "python"))
 
 import attn  # noqa: E402
-from attn import _ranks, _spread  # noqa: E402
+from attn import _needed, _ranks, _recur_ranks, _spread  # noqa: E402
 
 LEARNED = """
 import std.mask;
@@ -307,7 +307,7 @@ def work_of_pages(rank, ranks, group):
 def work_of_recurrences(rank, ranks, group):
     """The state before each piece comes from the piece before, or by the maps of all; the state after all is the same on all ranks."""
     compare_recurrences(ranks, group)
-    with unittest.mock.patch.object(_ranks, "MAPS", 0):
+    with unittest.mock.patch.object(_recur_ranks, "MAPS", 0):
         compare_recurrences(ranks, group)
 
 
@@ -381,9 +381,9 @@ def counted(sent):
             super().__init__(xs, moves, *how)
             sent.append(sum(x.shape[2] for parts in self.keep.values() for x in parts[:1] if x.dim() == 4))
 
-    _spread._Travel = _ranks._Travel = Counted
+    _spread._Travel = _ranks._Travel = _recur_ranks._Travel = Counted
     yield
-    _spread._Travel = _ranks._Travel = travel
+    _spread._Travel = _ranks._Travel = _recur_ranks._Travel = travel
 
 
 def work_of_one_step(rank, ranks, group):
@@ -391,12 +391,12 @@ def work_of_one_step(rank, ranks, group):
     S, sent = 4096, []
     sp = attn.Spread(group, S)
     module = attn.Attention(library("sliding_window"), defines={"WINDOW": 100}, mesh=group)
-    for r, keys in enumerate(_ranks.needed(_ranks._tiles(module.spec, S, S, 0), sp.between, S)):
+    for r, keys in enumerate(_needed.needed(_needed._tiles(module.spec, S, S, 0), sp.between, S)):
         (a, b), (first, last) = sp.pieces[r][0], keys[0]
         assert len(keys) == 1 and b <= last < b + 128 and max(0, a - 99 - 128) <= first <= max(0, a - 99), (r, keys)
     if rank == 0:  # by larger tiles
-        long = _ranks._tiles(module.spec, 1 << 17, 1 << 17, 0)
-        assert max(b - a for a, b in _ranks._seen(long, (70000, 80000), 1 << 17)) < 11000
+        long = _needed._tiles(module.spec, 1 << 17, 1 << 17, 0)
+        assert max(b - a for a, b in _needed._seen(long, (70000, 80000), 1 << 17)) < 11000
     q, k, v = (sp.shard(x, 2) for x in drawn(2, (1, 2, S, 16), (1, 2, S, 16), (1, 2, S, 16)))
     with counted(sent):
         first, second = (module(q, k, v, spread=sp, method="keys") for _ in range(2))
@@ -454,7 +454,7 @@ def work_of_plans(rank, ranks, group):
                 found = module(*own, doc=sp.shard(doc), spread=sp, plan=with_plan, method="keys")
             close(sp.unshard(found, 2), expected, "with a plan")
         assert sum(sent[plan]) / 2 < sum(sent[None]), sent
-    tiles = _ranks._tiles_with(module.spec, S, S, 0, 1, 1, {"doc": doc}, {})
+    tiles = _needed._tiles_with(module.spec, S, S, 0, 1, 1, {"doc": doc}, {})
     assert [x.keys for x in plan._kept.values()] == [tiles.keys]
 
     def load(sp):
@@ -464,12 +464,12 @@ def work_of_plans(rank, ranks, group):
     assert {sum(b - a for a, b in p) for p in balanced.pieces} == {S // ranks}
     assert load(balanced) < 1.1 < load(contiguous), (load(balanced), load(contiguous))
     assert sum(map(len, balanced.pieces)) <= 3 * ranks, balanced.pieces  # 6 to 12, by the tiles that this machine's kernels have
-    needed = _ranks.needed(tiles, contiguous.between, S)
+    needed = _needed.needed(tiles, contiguous.between, S)
     assert needed[0][0][0] == 0 and needed[2][-1][0] >= 1500 - 512, needed  # the second document and on
     raises(TypeError, "doc: the mask reads this input", lambda: module.balance(S))
     window, full = attn.Attention(library("sliding_window"), defines={"WINDOW": 256}), attn.Attention(library("causal"))
     mixed, of_window = attn.balance(S, {full: 1, window: 5}, 128, group), attn.balance(S, {window: 1}, 128, group)
-    by = [_ranks._tiles(m.spec, S, S, 0) for m in (full, window, window, window, window, window)]
+    by = [_needed._tiles(m.spec, S, S, 0) for m in (full, window, window, window, window, window)]
     loads = [[sum(t.load(p) for t in by for p in pieces) for pieces in sp.pieces] for sp in (mixed, of_window)]
     assert [max(x) * ranks / sum(x) < 1.1 for x in loads] == [True, False], loads
 
