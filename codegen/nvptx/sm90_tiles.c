@@ -189,6 +189,7 @@ static Nv90Point tell(Cg *cg, Slot s, bool behind) {
     CgGrid g = cg_grid(cg);
     if (!g.each) h->total = cg_grid_total(cg, &g);
     // A sequence is looked for by a warp, of which one thread asks and tells.
+    assert((!g.each || h->all_produce) && "a producer of one thread has no warp");
     Blk asked = g.each && behind ? cg_if(cg, h->lead, "asks") : NULL;
     if (behind) next_number(cg, h->total);
     if (asked) cg_enter(cg, asked);
