@@ -110,6 +110,7 @@ struct AstItem {
 typedef struct AstModule {
     uint16_t file;
     AstItems items;
+    AstNames without_let; // names that stood where a statement was expected; reported
 } AstModule;
 
 typedef enum AstTokenKind {

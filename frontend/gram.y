@@ -365,7 +365,9 @@ static int yyreport_syntax_error(const yypcontext_t *context, void *scanner, Par
     else
         text_printf(&t, "unexpected '%.*s'", at.end - at.start > 40 ? 40 : (int)(at.end - at.start), p->text + at.start);
     put_expected(&t, expected, n);
-    parse_unexpected(p, at, t.s, wanted(expected, n) | (is_reserved(token) ? MET_RESERVED : 0),
+    unsigned w = wanted(expected, n);
+    if (token == YYSYMBOL_NAME && w & WANTED_STATEMENT) VEC_PUSH(p->arena, &p->module->without_let, parse_name(p, at));
+    parse_unexpected(p, at, t.s, w | (is_reserved(token) ? MET_RESERVED : 0),
                      token == YYSYMBOL_NAME ? keyword_meant(p, at, expected, n) : NULL);
     return 0;
 }

@@ -222,10 +222,9 @@ static bool in_score(const Resolve *r) {
 }
 
 // Its definition has no `let`, which was reported.
-static bool is_broken(const Sema *s, const char *name) {
-    const char *is = arena_printf(s->arena, "unexpected '%s', expected 'let'", name);
-    for (const Diag *g = s->diags->first; g; g = g->next)
-        if (!strncmp(g->message, is, strlen(is))) return true;
+static bool is_without_let(const AstModule *ast, const char *name) {
+    for (int i = 0; i < ast->without_let.n; i++)
+        if (!strcmp(ast->without_let.data[i].s, name)) return true;
     return false;
 }
 
@@ -279,7 +278,7 @@ static const char *hint_of(Resolve *r, const char *what, const char *name, const
 
 static void unknown_name(Resolve *r, const char *what, AstName name) {
     Sema *s = r->s;
-    if (is_broken(s, name.s)) return;
+    if (is_without_let(s->ast, name.s)) return;
     if (s->diags->errors >= DIAG_MAX_ERRORS) { // counted, not shown
         diag_error(s->diags, name.span, "unknown %s '%s'", what, name.s);
         return;
