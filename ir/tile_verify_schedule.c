@@ -52,10 +52,39 @@ static bool check_beside(Verify *V, const TileSchedule *s) {
            verify_fail(V, "a kernel beside another, whose blocks do not take the next tile");
 }
 
+// The one kernel that converts what is told of in a tensor.
+static const TileKernel *converter_of(const TileProgram *p, int tensor) {
+    const TileKernel *found = NULL;
+    for (int i = 0; i < p->kernels.n; i++) {
+        const TileKernel *k = p->kernels.data[i];
+        if (k->schedule.finish != 1 + tensor || k->purpose != PURPOSE_CONVERT) continue;
+        if (found) return NULL;
+        found = k;
+    }
+    return found;
+}
+
+// Whether the copy engine adds to what the other kernel loads.
+static bool adds_for(const TileKernel *k, const TileKernel *to) {
+    for (const TileOp *load = tile_next(&to->body, NULL); load; load = tile_next(&to->body, load))
+        for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+            if (load->kind == TILE_LOAD && op->kind == TILE_STORE && op->tensor == load->tensor &&
+                op->add && op->args.n > 1)
+                return true;
+    return false;
+}
+
 static bool check_finish(Verify *V, int tensor) {
     const TileTensor *t = tensor < V->p->tensors.n ? &V->p->tensors.data[tensor] : NULL;
-    return (t && t->role == TENSOR_WORK && t->dtype == DT_F32 && t->rank == 3) ||
-           verify_fail(V, "what is summed and converted is told in no such tensor");
+    if (!t || t->role != TENSOR_WORK || t->dtype != DT_F32 || t->rank != 3)
+        return verify_fail(V, "what is summed and converted is told in no such tensor");
+    const TileKernel *to = converter_of(V->p, tensor);
+    if (!to) return verify_fail(V, "not one kernel converts what is told of in '%s'", t->name);
+    if (V->k == to) return true;
+    if (V->k->purpose != PURPOSE_GRADIENTS || !adds_for(V->k, to))
+        return verify_fail(V, "what '%s' converts is not summed here", to->name);
+    return V->k->schedule.persist == PERSIST_DYNAMIC ||
+           verify_fail(V, "sums are converted beside blocks that do not take the next tile");
 }
 
 bool verify_schedule(Verify *V) {
