@@ -235,59 +235,72 @@ static const Ex *in_grid(void *ctx, ExPool *x, const Ex *e) {
     return op2(c, EX_ADD, pos, first);
 }
 
-static void make_partial(Classify *c, const Ex *index, const Ex *where) {
-    TileOp *loop = c->loop;
+static void make_partial(Classify *c, TileOp *loop, const Ex *index, const Ex *where, bool kept) {
     loop->index = index;
     loop->tiles = CLASS_PARTIAL;
     if (where) loop->where = ex_simplify(c->x, ex_subst(c->x, where, SYM_TILE, c->k_axis, index));
     const Ex *mask = ex_map(c->x, ex_simplify(c->x, c->k->mask), in_grid, c);
-    Expand m = {c->x, ex_simplify(c->x, mask), false};
+    Expand m = {c->x, ex_simplify(c->x, mask), kept};
     expand_body(loop, &m);
 }
 
-// It goes on with what the loop before leaves.
+// A loop goes on with what the one before leaves.
+static void put_behind(Classify *c, TileOp *before, TileOp *loop) {
+    if (before->next)
+        tile_insert_before(before->next, loop);
+    else
+        tile_append(before->block, loop);
+    for (int i = 0; i < loop->results.n; i++) {
+        tile_replace(&c->k->body, before->results.data[i], loop->results.data[i]);
+        loop->args.data[i] = before->results.data[i];
+    }
+}
+
 static void make_full(Classify *c, TileOp *before, TileOp *full, const Ex *index, bool kept) {
     full->index = index;
     full->tiles = CLASS_FULL;
     Expand m = {c->x, ex_bool(c->x, true), kept};
     expand_body(full, &m);
-    if (before->next)
-        tile_insert_before(before->next, full);
-    else
-        tile_append(before->block, full);
-    for (int i = 0; i < full->results.n; i++) {
-        tile_replace(&c->k->body, before->results.data[i], full->results.data[i]);
-        full->args.data[i] = before->results.data[i];
-    }
+    put_behind(c, before, full);
 }
 
 // Clones of a loop for its full tiles; where shifts stay in these, another one in which they do not. It
-// has no steps, and stands for what a schedule puts in the place of one that went wrong.
-typedef struct FullLoops {
+// has no steps, and stands for what a schedule puts in the place of one that went wrong. Where most tiles
+// are partial shifts stay in these, too.
+typedef struct Loops {
+    TileOp *again;          // of partial tiles, without steps; or NULL
     TileOp *full, *follows; // or NULL
-} FullLoops;
+} Loops;
 
-static FullLoops clone_full(Classify *c, bool any) {
-    FullLoops f = {NULL, NULL};
-    if (any) f.full = tile_clone(c->p, c->k, c->loop, NULL, NULL);
-    if (any && tile_has(&c->k->body, TILE_BOUND))
-        f.follows = tile_clone(c->p, c->k, c->loop, NULL, NULL);
-    return f;
+static Loops clone_loops(Classify *c, bool full, bool most_partial) {
+    Loops l = {NULL, NULL, NULL};
+    bool stays = tile_has(&c->k->body, TILE_BOUND);
+    if (stays && most_partial && !ex_reads(c->mask))
+        l.again = tile_clone(c->p, c->k, c->loop, NULL, NULL);
+    if (full) l.full = tile_clone(c->p, c->k, c->loop, NULL, NULL);
+    if (full && stays) l.follows = tile_clone(c->p, c->k, c->loop, NULL, NULL);
+    return l;
 }
 
-static void make_full_loops(Classify *c, const FullLoops *f, const Ex *index) {
-    if (f->full) make_full(c, c->loop, f->full, index, true);
-    if (f->follows) make_full(c, f->full, f->follows, index, false);
+static void make_loops(Classify *c, const Loops *l, const Ex *partial, const Ex *where,
+                       const Ex *full) {
+    make_partial(c, c->loop, partial, where, l->again);
+    if (l->again) make_partial(c, l->again, partial, where, false);
+    if (l->again) put_behind(c, c->loop, l->again);
+    if (l->full) make_full(c, l->again ? l->again : c->loop, l->full, full, true);
+    if (l->follows) make_full(c, l->full, l->follows, full, false);
 }
 
 // Both loops' steps of all, `partial` of them partial; of a split row those of this part.
-static void share_steps(Classify *c, const FullLoops *f, const Ex *partial, const Ex *total) {
+static void share_steps(Classify *c, const Loops *f, const Ex *partial, const Ex *total) {
     TileOp *loop = c->loop;
     pass_share_steps(c->p, c->k, loop, total);
+    if (f->again) f->again->from = f->again->to = loop->to;
     if (!f->full) return;
     const Ex *end = loop->to, *middle = partial;
     if (pass_split_axis(c->p, c->k) >= 0) middle = clamp(c, partial, loop->from, end);
     loop->to = f->full->from = middle;
+    if (f->again) f->again->from = f->again->to = middle;
     f->full->to = end;
     if (f->follows) f->follows->from = f->follows->to = end;
 }
@@ -315,10 +328,9 @@ static bool follow_list(Classify *c, const Tiles *t) {
         if (a != c->q_axis && a != c->k_axis && ex_uses(c->mask, SYM_TILE, a)) return false;
     if (t->exact || c->p->batch) return false; // a list is of all sequences
     if (!c->lists->tile && !pass_tile_map(&q, c->lists)) return false;
-    FullLoops full = clone_full(c, c->lists->full);
-    make_partial(c, c->lists->tile, NULL);
-    make_full_loops(c, &full, c->lists->tile);
-    share_steps(c, &full, c->lists->partial, c->lists->all);
+    Loops loops = clone_loops(c, c->lists->full, true);
+    make_loops(c, &loops, c->lists->tile, NULL, c->lists->tile);
+    share_steps(c, &loops, c->lists->partial, c->lists->all);
     return true;
 }
 
@@ -341,12 +353,11 @@ static void split_loop(Classify *c) {
     const Ex *partial = op2(c, EX_ADD, above, op2(c, EX_SUB, t.flo, t.lo));
     const Ex *where = t.exact ? NULL : where_of(c, c->mask);
     const Ex *step = op2(c, EX_SUB, ex_symbol(c->x, SYM_STEP), partial);
-    FullLoops full = clone_full(c, t.full);
-    make_partial(c, partial_index(c, &t, above, partial), where);
-    make_full_loops(c, &full, op2(c, EX_ADD, t.flo, step));
+    Loops loops = clone_loops(c, t.full, above != partial); // a window: tiles of both its ends
+    make_loops(c, &loops, partial_index(c, &t, above, partial), where, op2(c, EX_ADD, t.flo, step));
     const Ex *total = op2(c, EX_ADD, partial, op2(c, EX_SUB, t.fhi, t.flo));
     if (t.exact) pass_set_parts(c->p, c->k, c->loop, total); // of others no launch knows the steps
-    share_steps(c, &full, partial, total);
+    share_steps(c, &loops, partial, total);
 }
 
 static const Ex *look_for_mask(void *ctx, const Ex *e) {

@@ -44,9 +44,10 @@ typedef struct Carry {
 typedef struct Chain { // loops that follow each other
     TileOp **loop;
     int n;
-    TileOp *none; // behind them, without steps: the body of a first step that is full; or NULL
-    bool staged;  // what is computed has two stages
-    int ahead;    // otherwise: the stage of all that is computed; loads may have earlier ones
+    TileOp *none;  // behind them, without steps: the body of a first step that is full; or NULL
+    TileOp *first; // behind the first of them, likewise: that of a first step; or NULL
+    bool staged;   // what is computed has two stages
+    int ahead;     // otherwise: the stage of all that is computed; loads may have earlier ones
     bool skips;
     Carry *carry;
     int ncarry;
@@ -176,7 +177,9 @@ static Chain chain_from(const Expand *e, TileOp *loop) {
     for (TileOp *op = loop; op; op = op->next) {
         if (op != loop && (!is_staged(&loop->body) || !pass_follows(op->prev, op))) break;
         c.skips |= op->where != NULL;
-        if (op->from == op->to && op != loop)
+        if (op->from == op->to && op != loop && op->tiles == CLASS_PARTIAL)
+            c.first = op;
+        else if (op->from == op->to && op != loop)
             c.none = op;
         else
             c.loop[c.n++] = op;
@@ -673,7 +676,7 @@ static TileOp *once(Expand *e, Chain *c, TileKind kind, const TileOp *like) {
 
 static void first_at(Expand *e, Chain *c) {
     const TileOp *loop = c->loop[0];
-    TileOp *at = once(e, c, TILE_AT, loop);
+    TileOp *at = once(e, c, TILE_AT, c->first ? c->first : loop);
     int first = first_of(loop);
     if (of_rows(e, at)) only_first(at, first, loop->axis, sees_few(e, c, begin_of(c), first));
     first_results(e, c, at);
@@ -775,7 +778,8 @@ static void chain(Expand *e, Chain *c) {
     TileOp *first = around ? around->next : e->block->first;
     if (c->staged && first) first->begins = true;
     if (c->staged) epilogue(e, c);
-    const TileOp *last = c->none ? c->none : c->loop[c->n - 1], *body = c->loop[c->n - 1];
+    const TileOp *body = c->loop[c->n - 1], *last = c->n == 1 && c->first ? c->first : body;
+    if (c->none) last = c->none;
     for (int i = 0; i < last->results.n; i++)
         e->to[last->results.data[i]->id] = e->to[body->body.last->args.data[i]->id];
     for (int i = 0; i < c->ncarry; i++)

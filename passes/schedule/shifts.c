@@ -1,7 +1,7 @@
 // shifts.c: whether shifts stay where they are in full tiles (passes/derive/fixed_shift.h).
 //
 // In: a program of which some kernels may be built for both (`bound`): expressions with `stay` and `kept`, and,
-// once loops are classed, behind the loop over full tiles one of no steps in which shifts move. Out: one of
+// once loops are classed, behind a loop in whose tiles they stay one of no steps in which shifts move. Out: one of
 // the two, for each kernel as soon as it is known which. They stay on sm_90a, where the schedule says so (the choice
 // fixed_shift) and the classed kernel is one sweep whose steps can be done again; otherwise they follow their extrema.
 #include "passes/derive/fixed_shift.h"
@@ -31,12 +31,12 @@ static TileOp *first_of(TileKernel *k, TileKind kind) {
     return op;
 }
 
-// The loop over full tiles in which shifts stay gives way to that in which they move.
+// A loop in which shifts stay gives way to that in which they move.
 static void drop_kept(TileKernel *k) {
     for (TileOp *op = first_of(k, TILE_LOOP), *next; op; op = next) {
         next = op->next;
-        bool pair = op->tiles == CLASS_FULL && next && next->kind == TILE_LOOP;
-        if (!pair || next->from != next->to) continue;
+        bool pair = op->tiles != CLASS_ANY && next && next->kind == TILE_LOOP;
+        if (!pair || next->tiles != op->tiles || next->from != next->to) continue;
         next->from = op->from;
         next->to = op->to;
         for (int i = 0; i < op->args.n; i++) next->args.data[i] = op->args.data[i];

@@ -290,8 +290,8 @@ Knobs sm90_fit(const TileProgram *p, const TileKernel *k, ShapeClass launches, b
     bool listed = reads_inputs(k), alone = sm90_stays_alone(p, k);
     int steps = !sm90_is_masked(k) ? FULL : alone ? OWN : MASKED;
     if (alone) launches = SHAPE_SHORT;
-    // Long tests are most of the work, and twelve warps hide more of it than eight (8%), where the assembler places the wait (2%). Hardly
-    // a tile is a full one there.
+    // Long tests are most of the work, and twelve warps hide more of it than eight (8%), where the assembler places the wait (2%) and a third
+    // tile is on its way (2%). Hardly a tile is a full one there, so shifts stay in partial ones.
     bool dear = !listed && weight(&k->mask, 1) > DEAR_MASK;
     bool tests = wide <= PANEL && dear;
     if (tests) steps = MASKED, launches = SHAPE_LONG;
@@ -304,8 +304,11 @@ Knobs sm90_fit(const TileProgram *p, const TileKernel *k, ShapeClass launches, b
     while (p->batch == BATCH_PAGED && s.producer_registers < GATHER_REGISTERS)
         s.registers -= 8, s.producer_registers += 8 * s.warpgroups;
     if (listed) s.section = LISTED;
-    if (!tile_has(&k->body, TILE_BOUND) || moving || dear) s.fixed_shift = 0;
-    if (!s.fixed_shift) s.after = tests ? -1 : rows[i].moving;
+    if (!tile_has(&k->body, TILE_BOUND) || moving || (dear && !tests)) s.fixed_shift = 0;
+    if (tests)
+        s.after = -1, s.stages = 3;
+    else if (!s.fixed_shift)
+        s.after = rows[i].moving;
     if (!fits_shared(p, k, s)) s.queries = 1;
     while (s.keys > 16 && (!fits_shared(p, k, s) || registers_of(p, k, s) > s.registers))
         s.keys -= 16;

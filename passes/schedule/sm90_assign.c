@@ -14,8 +14,8 @@
 //   Where no weight is made beside the sum (`after` is 0) the sum goes before the scores, and its registers are free
 //   when they are there: for three warpgroups, whose products are work enough beside the weights of one.
 //
-//   Where shifts stay in full tiles the chain ends with a loop of no steps, whose maps are those of a full
-//   tile in which they do not: a step of the others ends with them in a `redo`.
+//   Behind a loop in whose tiles shifts stay there is one of no steps, whose maps are those of a tile
+//   in which they do not: a step ends with them in a `redo`, and the first step of all has them alone.
 // * Anything else: all of stage 0, by text. Copies run ahead as far as the pipes have stages.
 #include "passes/derive/large_unit.h"
 #include "passes/schedule/expand.h"
@@ -24,7 +24,7 @@
 
 #include <assert.h>
 
-enum { MAX_CHAIN = 4, MAX_COLUMNS = 4 };
+enum { MAX_CHAIN = 6, MAX_COLUMNS = 4 };
 
 // Orders in the body of the loop over tiles: the loops stand at 0.
 enum { NEXT = 1, END_EARLY, FIRST_K, LAST_V, NEXT_Q, FIRST_S, END };
@@ -35,17 +35,17 @@ enum { BEFORE = -O };
 
 typedef struct Step { // the parts of a loop's body
     TileOp *loop, *load_k, *load_v, *dot, *sum, *yield;
-    TileOp *rescale; // NULL: none
-    int acc;         // which of the carried values
-    int ncolumns;    // maps of k alone, a number for each key (norms)
+    TileOp *rescale;      // NULL: none
+    int acc;              // which of the carried values
+    int ncolumns;         // maps of k alone, a number for each key (norms)
+    struct Step *follows; // of no steps: the maps where shifts do not stay; NULL: they do not here
 } Step;
 
 typedef struct Flat {
     Sm90 *s;
     TileOp *load_q, *bound; // bound NULL: shifts follow their extrema
-    Step step[MAX_CHAIN];
-    int nsteps;
-    Step *follows; // of no steps: the maps of a full tile where shifts do not stay; NULL: none
+    Step step[MAX_CHAIN], followers[MAX_CHAIN];
+    int nsteps, nfollowers;
     bool skips, goes_on; // a state is loaded
     int sums;            // added to the orders of what belongs to the sum: 0 or BEFORE
 } Flat;
@@ -141,11 +141,22 @@ static bool match_step(Flat *f, TileOp *loop) {
            st->ncolumns == head->ncolumns;
 }
 
+// What a test knows of a key by its position alone.
+static bool is_of_keys(const Flat *f, const TileOp *op) {
+    return op->kind == TILE_MAP && !op->args.n && op->results.n == 1 &&
+           !tile_has_axis(op->results.data[0], tile_grid_axis(f->s->k));
+}
+
+// What needs no scores: it is read or made beside the products.
+static bool is_early(const Flat *f, const TileOp *op) {
+    return pass_is_strip(op) || pass_reads_dense(op) || is_of_keys(f, op);
+}
+
 // A step is done again for some rows (tile_verify_roles.c): all that it makes is made for each row by itself.
 static bool is_redone(const Flat *f, const Step *st) {
     int rows = tile_grid_axis(f->s->k);
     for (const TileOp *op = st->loop->body.first; op; op = op->next) {
-        if (op->kind != TILE_MAP || is_column(st, op) || pass_is_strip(op)) continue;
+        if (op->kind != TILE_MAP || is_column(st, op) || is_early(f, op)) continue;
         for (int i = 0; i < op->results.n; i++)
             if (!tile_has_axis(op->results.data[i], rows)) return false;
     }
@@ -169,6 +180,24 @@ static bool match_op(Flat *f, TileOp *op) {
     }
 }
 
+// Those of no steps, where shifts stay in the loop before.
+static bool match_followers(Flat *f) {
+    int n = 0;
+    for (int i = 0; i < f->nsteps; i++) {
+        Step *st = &f->step[i];
+        if (!n || st->loop->from != st->loop->to) {
+            f->step[n++] = *st;
+            continue;
+        }
+        Step *like = &f->followers[f->nfollowers++];
+        *like = *st;
+        if (f->step[n - 1].loop->tiles != like->loop->tiles || !is_redone(f, like)) return false;
+        f->step[n - 1].follows = like;
+    }
+    f->nsteps = n;
+    return true;
+}
+
 // What is done of a tile after its loops does not read q, which is not held so long.
 static bool match_chain(Flat *f) {
     pass_gather_loops(f->s->k);
@@ -179,9 +208,7 @@ static bool match_chain(Flat *f) {
             return false;
     }
     if (!f->nsteps || f->step[0].loop->tiles != CLASS_PARTIAL) return false;
-    const TileOp *last = f->step[f->nsteps - 1].loop; // of no steps, where shifts stay before
-    if (f->bound && last->from == last->to) f->follows = &f->step[--f->nsteps];
-    return f->nsteps > 0 && (!f->follows || is_redone(f, f->follows));
+    return !f->bound || match_followers(f);
 }
 
 bool sm90_overlaps(Sm90 *s) {
@@ -189,20 +216,16 @@ bool sm90_overlaps(Sm90 *s) {
     return match_chain(&f);
 }
 
-// ---- a step of a full tile, where shifts stay and its weights came out too large. Then the step's maps are
-// done again as a partial tile's, without the mask: of the scores, which are still in registers, and of
-// what was there before the step.
-
-// What needs no scores: it is read or made beside the products.
-static bool is_early(const TileOp *op) { return pass_is_strip(op) || pass_reads_dense(op); }
+// ---- a step in which shifts stay and whose weights came out too large. Then the step's maps are done again
+// as where they do not: of the scores, which are still in registers, and of what was there before the step.
 
 // What both steps make of the tile, whatever shifts do: numbers of keys, strips, dense inputs.
 static TileValue *shared_of(Flat *f, const Step *st, const TileOp *op) {
-    bool column = is_column(f->follows, op), dense = is_dense(f, op);
+    bool column = is_column(st->follows, op), dense = is_dense(f, op);
     for (TileOp *own = st->loop->body.first; own; own = own->next) {
         if (dense && is_dense(f, own) && own->tensor == op->tensor) return own->results.data[0];
         if (dense || own->kind != TILE_MAP) continue;
-        bool early = is_early(own) && !own->args.n && !op->args.n && own->naxes == op->naxes;
+        bool early = is_early(f, own) && !own->args.n && !op->args.n && own->naxes == op->naxes;
         if (column ? is_column(st, own) : early && !is_column(st, own))
             if (own->outs.data[0].body == op->outs.data[0].body) return own->results.data[0];
     }
@@ -254,14 +277,15 @@ static void choose_no_unit(Flat *f, Step *st, TileOp *redo) {
 static void redo(Flat *f, Step *st) {
     TileProgram *p = f->s->p;
     TileKernel *k = f->s->k;
-    const Step *like = f->follows;
+    const Step *like = st->follows;
+    const TileOp *last = f->followers[f->nfollowers - 1].loop;
     int n = st->yield->args.n + 1;
     TileOp *again = tile_clone(p, k, like->loop, NULL, NULL), *next;
     TileOp *op = tile_op(p, k, NULL, TILE_REDO, st->loop->span);
     tile_insert_before(st->yield, op);
     op->bits = f->bound->bits;
     for (int i = 0; i < n - 1; i++)
-        if (like->loop->results.data[i] == f->bound->args.data[0]) tile_arg(p, op, left_of(st, i));
+        if (last->results.data[i] == f->bound->args.data[0]) tile_arg(p, op, left_of(st, i));
     Step copy = {.loop = again};
     bool good = sort_ops(f, &copy) && match_columns(&copy) && match_sum(&copy);
     assert(good && "it is as what was matched");
@@ -277,7 +301,7 @@ static void redo(Flat *f, Step *st) {
     const TileOp *original = like->loop->body.first;
     for (TileOp *in = again->body.first; in; in = next, original = original->next) {
         next = in->next;
-        bool early = is_early(in), column = is_column(like, original);
+        bool early = is_early(f, in), column = is_column(like, original);
         bool shared = early || column || is_dense(f, original);
         TileValue *own = shared ? shared_of(f, st, original) : NULL;
         if (in->kind != TILE_MAP && !own) continue;
@@ -332,7 +356,7 @@ static void place_maps(Flat *f, Step *st) {
         if (op->kind != TILE_MAP || op == st->rescale || op->role) continue;
         bool column = is_column(st, op);
         if (column) pass_to_shared(op);
-        pass_place(op, "consumer", 0, column ? COLUMNS : is_early(op) ? EARLY : order++);
+        pass_place(op, "consumer", 0, column ? COLUMNS : is_early(f, op) ? EARLY : order++);
         if (op == weights && !f->sums) st->sum->lands = op->place.order;
     }
     if (st->rescale && shape->late_rescale) {
@@ -345,7 +369,6 @@ static void place_maps(Flat *f, Step *st) {
 
 static void place_step(Flat *f, Step *st) {
     const Knobs *shape = &f->s->shape;
-    bool stays = f->follows && st != f->follows && st->loop->tiles == CLASS_FULL;
     pass_place(st->load_k, "producer", 0, K);
     peel(st->load_k, 0, FIRST_K);
     pass_place(st->load_v, "producer", !f->skips, V + f->sums);
@@ -366,7 +389,7 @@ static void place_step(Flat *f, Step *st) {
         st->dot->axis = st->sum->axis = st->loop->axis;
     }
     place_maps(f, st);
-    if (stays) {
+    if (st->follows) {
         redo(f, st);
         for (TileOp *op = st->loop->body.first; op; op = op->next)
             if (!op->role && op->kind != TILE_YIELD)
@@ -402,12 +425,18 @@ static void place_sweep(Flat *f) {
     bool apart = has_room(f);
     for (int i = 0; i < f->nsteps && apart; i++)
         if (f->step[i].loop->tiles == CLASS_FULL) pass_read_dense(f->s->p, k, f->step[i].loop);
-    if (f->follows && apart) pass_read_dense(f->s->p, k, f->follows->loop);
-    for (int i = 0; i < f->nsteps && f->follows && f->goes_on; i++) // from shifts that stayed
-        if (f->step[i].loop->tiles == CLASS_PARTIAL)
-            sm90_root_factors(f->s->p, &f->step[i].loop->body);
+    for (int i = 0; i < f->nfollowers && apart; i++)
+        if (f->followers[i].loop->tiles == CLASS_FULL)
+            pass_read_dense(f->s->p, k, f->followers[i].loop);
+    for (int i = 0; i < f->nsteps && f->nfollowers && f->goes_on; i++) // from shifts that stayed
+        if (!f->step[i].follows) sm90_root_factors(f->s->p, &f->step[i].loop->body);
     for (int i = 0; i < f->nsteps; i++) place_step(f, &f->step[i]);
-    if (f->follows) place_step(f, f->follows);
+    for (int i = 0; i < f->nfollowers; i++) {
+        Step *first = &f->followers[i]; // a `redo` has roots already
+        if (f->goes_on && first->loop->tiles == CLASS_PARTIAL)
+            sm90_root_factors(f->s->p, &first->loop->body);
+        place_step(f, first);
+    }
     for (TileOp *op = k->body.first; op; op = op->next) {
         behind |= op->kind == TILE_LOOP;
         if (op->kind != TILE_LOOP && op != f->load_q && op != f->bound)
