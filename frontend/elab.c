@@ -513,7 +513,8 @@ static Tx *index_input(Elab *e, int input, Tx **v, const Span *places, int n, Sp
         if (x->size == SIZE_SQ && e->variant->kind == VARIANT_ATTENTION && is_bare_q(v[i]))
             in->bare_q = true;
     }
-    return tx_load(&e->s->tx, input, (TxType)dtype_reads(in->dtype), v, n, at);
+    Tx *x = tx_load(&e->s->tx, input, (TxType)dtype_reads(in->dtype), v, n, at);
+    return tx_of_input(&e->s->tx, in, x);
 }
 
 // ---- calls

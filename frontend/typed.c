@@ -132,7 +132,12 @@ int tx_row_width(const TxInput *in, RowSide *side) {
     bool keys = in->rank == 4 && x[2].size == SIZE_SK;
     *side = keys ? ROW_KEYS : ROW_QUERIES;
     bool rows = in->rank == 4 && (keys || x[2].size == SIZE_SQ) && x[0].size == SIZE_B;
-    return rows && x[3].size < 0 && dtype_reads(in->dtype) == EX_F32 ? x[3].value : 0;
+    bool floats = dtype_reads(in->dtype) == EX_F32 && !dtype_byte(in->dtype);
+    return rows && x[3].size < 0 && floats ? x[3].value : 0;
+}
+
+Tx *tx_of_input(TxPool *p, const TxInput *in, Tx *x) {
+    return in->dtype == DT_I8 ? tx_op(p, EX_CONV, TX_I32, &x, 1, x->span) : x;
 }
 
 const char *tx_sym_name(TxSym sym) { return symbols[sym].name; }

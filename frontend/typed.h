@@ -82,6 +82,8 @@ typedef struct TxInput {
 typedef RowOperand TxRow;
 // How many channels a row of the input has, and whose; 0: it is no row input.
 int tx_row_width(const TxInput *in, RowSide *side);
+// What the language sees of an element, or of a scalar: an i8, which programs read as an f32, is an i32.
+Tx *tx_of_input(TxPool *p, const TxInput *in, Tx *x);
 
 typedef struct TxEmit {
     const char *name;

@@ -264,13 +264,14 @@ static void check_input(Check *c, const AstItem *item) {
     }
     if (!input_dtype(&item->type, &in.dtype))
         diag_error(s->diags, item->type.span,
-                   "'%s' is no type: inputs are f32, f16, bf16, i32 or bool", item->type.s);
+                   "'%s' is no type: inputs are f32, f16, bf16, i32, bool, e4m3, e5m2 or i8",
+                   item->type.s);
     check_extents(c, item, &in);
     if (item->grad.s && strcmp(item->grad.s, "grad"))
         diag_error(s->diags, item->grad.span, "unexpected '%s': 'grad' may stand here",
                    item->grad.s);
     in.grad = item->grad.s != NULL;
-    if (in.grad && dtype_reads(in.dtype) != EX_F32)
+    if (in.grad && (dtype_reads(in.dtype) != EX_F32 || dtype_byte(in.dtype)))
         diag_error(s->diags, item->grad.span,
                    "'%s' is %s: only f32, f16 and bf16 inputs have a gradient", in.name,
                    dtype_name(in.dtype));
@@ -278,6 +279,7 @@ static void check_input(Check *c, const AstItem *item) {
     if (!in.rank) {
         value = tx_sym(&s->tx, TS_SCALAR, c->v->inputs.n, (Span){0});
         value->type = (TxType)dtype_reads(in.dtype);
+        value = tx_of_input(&s->tx, &in, value);
     }
     Decl *d = define(c, DECL_INPUT, item, in.name, in.span, value);
     if (!d) return;

@@ -33,7 +33,7 @@ typedef struct PassOptions {
     Target target;   // data of the target to schedule for
     Dtype dtype;     // of q, k, v, o
     bool tf32;       // products of f32 by tf32, where the target has that
-    Dtype kv;        // of k and v where that is 8 bits; 0: as q
+    Dtype kv;        // of k and v; 0: as q
     TilePhase phase; // fwd, or one of parts or pieces, which have programs of their own
     bool split;      // add the form for few queries: packed rows, their keys split between blocks
     int few;         // with it, queries of launches that always take it

@@ -105,6 +105,8 @@ static double narrowed(double v, int bits, int least_exponent, double most) {
 static double scalar_value(AbiDtype t, double v) {
     if (t == ABI_F16) return narrowed(v, 11, -24, 65504);
     if (t == ABI_BF16) return narrowed(v, 8, -133, 0x1.fep127);
+    if (t == ABI_E4M3) return narrowed(v, 4, -9, 448);
+    if (t == ABI_E5M2) return narrowed(v, 3, -16, 57344);
     return v;
 }
 
@@ -123,7 +125,10 @@ static attn_status scalar_bits(Binder *x, const AbiTensor *t, double value, uint
     double least = truth ? 0 : byte ? -128 : INT32_MIN, most = truth ? 1 : byte ? 127 : INT32_MAX;
     if (!(value >= least && value <= most) || value != (double)(int32_t)value)
         FAIL("%s: %g is no %s", t->name, value, abi_dtype_name((AbiDtype)t->dtype));
-    *bits = (uint32_t)(int32_t)value;
+    uint32_t u = (uint32_t)(int32_t)value;
+    float f = (float)value;
+    if (byte) memcpy(&u, &f, sizeof u); // which programs read as an f32
+    *bits = u;
     return ATTN_OK;
 }
 

@@ -3,6 +3,7 @@
 #include "bind.h"
 #include "batch.h"
 #include "draw.h"
+#include "ir/tile_eval.h"
 #include "npy.h"
 #include <math.h>
 #include <stdio.h>
@@ -42,7 +43,7 @@ static Status settle(Bind *c, int size, int64_t value, const char *from) {
 
 // To what the input's type holds, as an array's elements are.
 static double rounded(Dtype t, double v) {
-    if (dtype_reads(t) != EX_F32) return v;
+    if (dtype_reads(t) != EX_F32 || dtype_byte(t)) return dtype_round(t, v);
     return t == DT_F16    ? half_to_f32(half_from_f32((float)v))
            : t == DT_BF16 ? bf16_to_f32(bf16_from_f32((float)v))
                           : (float)v;
@@ -63,7 +64,7 @@ static Status scalar(Bind *c, int arg, const char *text) {
     } else if (!draw_number(text, &v))
         return cmd_fail(STATUS_USAGE, "--in %s=%s: %s is a scalar and takes a number of type %s",
                         g->name, text, g->name, dtype_name(g->dtype));
-    if (dtype_reads(g->dtype) != EX_F32 && !(v >= INT32_MIN && v <= INT32_MAX && v == floor(v)))
+    if (sig_is_whole(g) && !(v >= INT32_MIN && v <= INT32_MAX && v == floor(v)))
         return cmd_fail(STATUS_USAGE, "--in %s=%s: %s is %s and takes a whole number", g->name,
                         text, g->name, dtype_name(g->dtype));
     c->b->scalar[arg] = rounded(g->dtype, v);
@@ -466,7 +467,7 @@ const char *bind_zeros(const Binding *b, Arena *a) {
     const char *names = NULL, *how = NULL;
     for (int i = 0; i < b->sig->args.n; i++) {
         const SigArg *g = &b->sig->args.data[i];
-        if (!b->unnamed[i] || dtype_reads(g->dtype) == EX_F32 || !b->tensor[i].count) continue;
+        if (!b->unnamed[i] || !sig_is_whole(g) || !b->tensor[i].count) continue;
         const char *draws = g->dtype == DT_BOOL ? "0.5" : "0..3";
         names = names ? arena_printf(a, "%s, %s", names, g->name) : g->name;
         how =

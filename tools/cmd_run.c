@@ -157,7 +157,7 @@ static Status run_artifact(const Options *o) {
     Arena *a = arena_new();
     Launch l = {0};
     Status s = STATUS_DONE;
-    if (o->defines.n || o->has_dtype || o->kv || o->has_level || o->has_target || o->layout ||
+    if (o->defines.n || o->has_dtype || o->has_kv || o->has_level || o->has_target || o->layout ||
         o->debug || o->schedule.said)
         s = cmd_fail(STATUS_USAGE,
                      "-D, -O, -g, --dtype, --kv-dtype, --layout, --target and --schedule are for "

@@ -23,7 +23,7 @@ bool compile_read_dtype(const char *text, Dtype *dtype, bool *tf32) {
 
 bool compile_read_kv(const char *text, Dtype *kv) {
     for (int t = 0; t < DT_COUNT; t++)
-        if (dtype_byte((Dtype)t) && strcmp(text, dtype_name((Dtype)t)) == 0)
+        if (dtype_reads((Dtype)t) == EX_F32 && strcmp(text, dtype_name((Dtype)t)) == 0)
             return *kv = (Dtype)t, true;
     return false;
 }
@@ -155,11 +155,25 @@ static bool has_layout(Compile *c) {
 
 // Whether there are kernels for what k and v hold.
 static bool has_kv(Compile *c) {
-    const char *kv = dtype_name(c->options.kv);
-    if (!c->options.kv) return true;
-    if (c->options.phases & COMPILE_BWD)
+    const CompileOptions *o = &c->options;
+    const char *kv = dtype_name(o->kv), *q = dtype_name(o->dtype);
+    if (!o->has_kv || o->kv == o->dtype) {
+        c->options.kv = DT_F32;
+        return true;
+    }
+    if (o->phases & COMPILE_BWD && dtype_byte(o->kv))
         diag_error(&c->diags, c->variants.data[0]->span,
                    "no backward with --kv-dtype=%s: numbers of 8 bits have no gradients", kv);
+    else if (o->phases & COMPILE_BWD)
+        diag_error(&c->diags, c->variants.data[0]->span,
+                   "no backward with --kv-dtype=%s beside --dtype=%s: gradients have the type of q",
+                   kv, q);
+    if (!dtype_byte(o->kv) && (o->target != TARGET_HOST || o->kv == DT_F32))
+        diag_error(&c->diags, c->variants.data[0]->span,
+                   "no kernel of %s has k and v in %s beside q in %s: --kv-dtype is the type of q, "
+                   "e4m3, e5m2 or i8%s",
+                   cg_target(o->target).name, kv, q,
+                   o->kv == DT_F32 ? "" : "; on host also f16 or bf16");
     if (c->options.tf32)
         diag_error(&c->diags, c->variants.data[0]->span,
                    "--kv-dtype=%s goes with --dtype=f32, f16 or bf16, not with tf32", kv);

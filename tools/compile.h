@@ -17,8 +17,9 @@ typedef struct CompileOptions {
     const char *entry; // only this variant; NULL: all
     TargetId target;
     Dtype dtype;
-    bool tf32; // products of f32
-    Dtype kv;  // of k and v where that is 8 bits; 0: as q
+    bool tf32;   // products of f32
+    bool has_kv; // k and v have a type of their own
+    Dtype kv;    // theirs; 0: as q
     BatchLayout batch;
     int page;           // of BATCH_PAGED: keys of a page; 0: any
     unsigned phases;    // COMPILE_*; 0: the forward

@@ -28,7 +28,7 @@ static const char *range_fits(const Draw *d, Arena *a, const SigArg *g) {
     if (g->dtype == DT_BOOL)
         return arena_printf(a, "%s is bool and takes the probability of true, from 0 to 1",
                             g->name);
-    if (d->kind == DRAW_REALS && dtype_reads(g->dtype) != EX_F32)
+    if (d->kind == DRAW_REALS && sig_is_whole(g))
         return arena_printf(a, "%s is %s and takes whole numbers", g->name, dtype_name(g->dtype));
     if (d->kind == DRAW_RANGE && !(whole(d->lo) && whole(d->hi)))
         return "an end is no i32; with a point, as in 0.0..1.0, real numbers are drawn";
@@ -49,15 +49,14 @@ static bool read_list(Draw *d, Arena *a, const char *text) {
 }
 
 static const char *list_fits(const Draw *d, Arena *a, const SigArg *g) {
-    bool chance = d->n == 1 && d->list[0] > 0 && d->list[0] < 1 && dtype_reads(g->dtype) == EX_I32;
+    bool chance = d->n == 1 && d->list[0] > 0 && d->list[0] < 1 && sig_is_whole(g);
     const char *way = chance ? "; a probability is for bool, and '0..3' draws whole numbers" : "";
     if (g->rank != 1)
         return arena_printf(a, "%s has %d dimensions, and numbers are a vector%s", g->name, g->rank,
                             way);
     for (int64_t i = 0; i < d->n; i++) {
         double x = d->list[i];
-        bool fits = dtype_reads(g->dtype) == EX_F32 ||
-                    (whole(x) && (g->dtype != DT_BOOL || x == 0 || x == 1));
+        bool fits = !sig_is_whole(g) || (whole(x) && (g->dtype != DT_BOOL || x == 0 || x == 1));
         if (!fits) return arena_printf(a, "%g is no %s%s", x, dtype_name(g->dtype), way);
     }
     return NULL;
@@ -75,7 +74,10 @@ const char *draw_read(Draw *d, Arena *a, const SigArg *g, const char *text) {
 }
 
 void draw_default(const SigArg *g, Tensor *t, uint64_t seed, bool repeated) {
-    (repeated ? tensor_normal_repeated : tensor_normal)(t, seed, g->name);
+    if (sig_is_whole(g))
+        memset(t->data, 0, (size_t)t->count * (size_t)dtype_bytes(t->dtype));
+    else
+        (repeated ? tensor_normal_repeated : tensor_normal)(t, seed, g->name);
     for (int64_t i = 0; g->sign && i < t->count; i++)
         tensor_set(t, i, g->sign * fabs(tensor_get(t, i)));
     for (int64_t i = 0; g->unit && i < t->count; i++)

@@ -30,7 +30,8 @@ static const char *read_options(const struct attnc_options *o, Arena *a, Compile
     out->dtype = out->target == TARGET_HOST ? DT_F32 : DT_BF16;
     if (o->dtype && !compile_read_dtype(o->dtype, &out->dtype, &out->tf32))
         return arena_printf(a, "no dtype '%s'", o->dtype);
-    if (o->kv_dtype && !compile_read_kv(o->kv_dtype, &out->kv))
+    out->has_kv = o->kv_dtype != NULL;
+    if (out->has_kv && !compile_read_kv(o->kv_dtype, &out->kv))
         return arena_printf(a, "no kv_dtype '%s'", o->kv_dtype);
     if (o->phase && !compile_read_phases(o->phase, &out->phases))
         return arena_printf(a, "no phase '%s'", o->phase);

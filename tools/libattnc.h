@@ -48,7 +48,7 @@ struct attnc_options {
     const char *const *defines; /* "NAME=VALUE", ndefines of them */
     int ndefines;
     const char *phase;    /* "fwd" (NULL too), "bwd", "part", or several: "fwd,bwd" */
-    const char *kv_dtype; /* of k and v in 8 bits: "e4m3", "e5m2", "i8"; NULL: as q */
+    const char *kv_dtype; /* of k and v: "e4m3", "e5m2", "i8", or a type of q; NULL: as q */
     const char *layout;   /* "dense" (NULL too), "ragged", "paged", "paged:N" (pages of N keys) */
     const char *schedule; /* "NAME=N,...", in place of the compiler's own choices; NULL: none */
     int deterministic;    /* the backward adds up in one order */

@@ -81,7 +81,7 @@ static const char *const takes[OPT_COUNT] = {
     [OPT_FORMAT] = "text, mathml, tex or json",
     [OPT_PHASE] = "fwd, bwd, part, or several: fwd,bwd",
     [OPT_DTYPE] = "f32, f16, bf16 or tf32",
-    [OPT_KV_DTYPE] = "e4m3, e5m2 or i8",
+    [OPT_KV_DTYPE] = "f32, f16, bf16, e4m3, e5m2 or i8",
     [OPT_LAYOUT] = "dense, ragged, paged, or paged:N, with pages of 1 to 16777216 keys",
     [OPT_LEVEL] = "0, 1, 2 or 3",
     [OPT_DEVICE] = "cpu, cuda, cuda:N, hip or hip:N",
@@ -141,6 +141,7 @@ static Status set_dtype(Options *o, const char *value) {
 }
 
 static Status set_kv_dtype(Options *o, const char *value) {
+    o->has_kv = true;
     return compile_read_kv(value, &o->kv) ? STATUS_DONE : bad_value(OPT_KV_DTYPE, value);
 }
 

@@ -42,7 +42,8 @@ typedef struct Options {
     TargetId target;
     Dtype dtype;
     bool tf32; // products of f32, the dtype then, by tf32
-    Dtype kv;  // of k and v in 8 bits; 0: as q
+    bool has_kv;
+    Dtype kv; // of k and v, where has_kv
     BatchLayout layout;
     int page;          // of paged:N; 0: any
     const char *entry; // NULL: all, or the only one

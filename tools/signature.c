@@ -341,6 +341,10 @@ int sig_size(const Signature *s, const char *name) {
     return -1;
 }
 
+bool sig_is_whole(const SigArg *g) {
+    return dtype_reads(g->dtype) != EX_F32 || (g->dtype == DT_I8 && g->role == ARG_INPUT);
+}
+
 bool sig_is_read(const SigArg *g) { return g->role != ARG_OUTPUT && g->role != ARG_GRAD_OUT; }
 
 const char *sig_instead(Arena *a, const Signature *s, const char *name, bool read) {

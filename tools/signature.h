@@ -53,7 +53,7 @@ typedef struct Signature {
 Signature *sig_of_variant(Arena *a, const Variant *v, Dtype dtype); // dense
 // In another layout.
 Signature *sig_of_batch(Arena *a, const Variant *v, Dtype dtype, BatchLayout batch, int page);
-// k and v hold numbers of 8 bits; kv 0: as q.
+// The type of k and v; kv 0: as q.
 void sig_set_kv(Signature *s, Dtype kv);
 // Adds what the backward takes and gives: do, dNAME of each emit or of the state; dq, dk, dv, dNAME of each `grad` input,
 // [1] of one without extents, and dstate0.
@@ -69,6 +69,7 @@ int sig_operands(const Signature *s);               // of q, k, v: the inputs fo
 int sig_rows(const Signature *s);                   // of Tq, where there is one; max_q follows it
 int sig_arg(const Signature *s, const char *name);  // -1: none
 int sig_size(const Signature *s, const char *name); // -1: none
+bool sig_is_whole(const SigArg *g);                 // its elements are no real numbers in formulas
 bool sig_is_read(const SigArg *g);                  // it comes, and does not go out
 // " (did you mean 'slope'?)", or "; it has q, k, v, slope": those that are read, or those that are not.
 const char *sig_instead(Arena *a, const Signature *s, const char *name, bool read);

@@ -65,7 +65,8 @@ def _run(argv, text=None):
 _DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", **{n: n for n in ("f32", "f16", "bf16", "tf32")}}
 
 
-_KV_DTYPES = {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "int8": "i8", **{n: n for n in ("e4m3", "e5m2", "i8")}}
+_KV_DTYPES = {**_DTYPES, "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "int8": "i8", **{n: n for n in ("e4m3", "e5m2", "i8")}}
+del _KV_DTYPES["tf32"]
 
 
 def _known(dtype, names):
@@ -82,10 +83,10 @@ def dtype_name(dtype):
 
 
 def kv_dtype_name(dtype):
-    """Likewise of k and v in 8 bits: "e4m3" of torch.float8_e4m3fn or "float8_e4m3fn"."""
+    """Likewise of k and v: "e4m3" of torch.float8_e4m3fn or "float8_e4m3fn"."""
     name = _known(dtype, _KV_DTYPES)
     if name is None:
-        raise ValueError(f"kv_dtype: {dtype!r} is none of keys and values; they have float8_e4m3fn, float8_e5m2 and int8, or are as dtype says")
+        raise ValueError(f"kv_dtype: {dtype!r} is none of keys and values; they have float8_e4m3fn, float8_e5m2 or int8, or are as dtype says")
     return name
 
 

@@ -14,7 +14,7 @@ BUILTINS = "exp exp2 log log2 sqrt rsqrt tanh sigmoid sin cos erf abs floor min 
 # list: conversions
 CONVERSIONS = "f32 i32 bool".split()
 # list: types
-TYPES = "f32 f16 bf16 i32 bool".split()
+TYPES = "f32 f16 bf16 i32 bool e4m3 e5m2 i8".split()
 # list: constants
 CONSTANTS = "true false inf".split()
 # list: sizes

@@ -143,6 +143,7 @@ static void compiled(Run *run, const char *path, const Config *c, TargetId targe
     CompileOptions o = {.source = {.path = path, .defines = dims, .ndefines = c->D ? 2 : 0},
                         .target = target,
                         .dtype = c->dtype,
+                        .has_kv = run->kv > 0,
                         .kv = (Dtype)run->kv,
                         .batch = c->batch,
                         .level = 2,

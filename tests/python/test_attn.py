@@ -307,8 +307,8 @@ class Python(unittest.TestCase):
                 np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
             with self.assertRaisesRegex(TypeError, "q: elements of type uint8 are not supported"):
                 kernel(codes, codes, codes, k_scale=ones, v_scale=1.0)
-        with self.assertRaisesRegex(ValueError, "kv_dtype: 'f16' is none of keys and values"):
-            attn.compile(source, kv_dtype="f16")
+        with self.assertRaisesRegex(ValueError, "kv_dtype: 'tf32' is none of keys and values"):
+            attn.compile(source, kv_dtype="tf32")
         with self.assertRaisesRegex(attn.CompileError, "no backward with --kv-dtype=e4m3"):
             attn.compile(source, kv_dtype="e4m3", phase="fwd,bwd")
 

@@ -210,8 +210,19 @@ for name, want in {"e4m3": [16, 20, 448, -448, 0, 2.0**-8, 0.3125, 0], "e5m2": [
     np.testing.assert_array_equal(np.load("o.npy").ravel()[:8], np.array(want, "f4"))
 PYTHON
 if [ $? -eq 0 ]; then ok; else bad "k and v in 8 bits"; tail -n 3 err; fi
-gives 2 run stored.attn --kv-dtype=f16 --in scale=1
-says err "--kv-dtype: bad value 'f16': it takes e4m3, e5m2 or i8"
+gives 2 run stored.attn --kv-dtype=f8 --in scale=1
+says err "--kv-dtype: bad value 'f8': it takes f32, f16, bf16, e4m3, e5m2 or i8"
+for types in f32:f32 f32:f16 f32:bf16 f16:f16 f16:bf16 bf16:f16; do
+    gives 0 check stored.attn "--dtype=${types%:*}" "--kv-dtype=${types#*:}" --in scale=1
+    says out 'good: '
+done
+gives 1 check stored.attn --dtype=bf16 --kv-dtype=f32 --in scale=1
+says err 'no kernel of host has k and v in f32 beside q in bf16: --kv-dtype is the type of q, e4m3, e5m2 or i8'
+gives 0 stored.attn --kv-dtype=bf16 --dtype=bf16 --phase=fwd,bwd -o x.ptx
+gives 1 stored.attn --kv-dtype=f16 --dtype=bf16 -o x.ptx
+says err 'has k and v in f16 beside q in bf16'
+gives 1 check stored.attn --kv-dtype=bf16 --phase=fwd,bwd --in scale=1
+says err 'no backward with --kv-dtype=bf16 beside --dtype=f32'
 gives 1 stored.attn --kv-dtype=e4m3 --phase=fwd,bwd -o x.ptx
 says err 'no backward with --kv-dtype=e4m3: numbers of 8 bits have no gradients'
 gives 1 "$top/stdlib/mamba2.attn" --kv-dtype=i8 -o x.ptx

@@ -59,6 +59,7 @@ static bool open_compile(const Job *j, Compile *c, TargetId target) {
                                    .ndefines = d->ndefines},
                         .target = target,
                         .dtype = d->dtype,
+                        .has_kv = d->kv != DT_F32,
                         .kv = d->kv,
                         .level = d->level};
     bool good = compile_open(c, &o) == FE_OK && compile_streams(c);

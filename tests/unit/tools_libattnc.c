@@ -57,7 +57,7 @@ TEST(mistakes) {
     refused(source, &(struct attnc_options){.dtype = "f8"}, 2, "no dtype 'f8'");
     refused(source, &(struct attnc_options){.phase = "fwd,"}, 2, "no phase 'fwd,'");
     refused(source, &(struct attnc_options){.phase = "forward"}, 2, "no phase 'forward'");
-    refused(source, &(struct attnc_options){.kv_dtype = "f16"}, 2, "no kv_dtype 'f16'");
+    refused(source, &(struct attnc_options){.kv_dtype = "f8"}, 2, "no kv_dtype 'f8'");
     refused(source, &(struct attnc_options){.layout = "paged:0"}, 2, "no layout 'paged:0'");
     refused(source, &(struct attnc_options){.layout = "dense:16"}, 2, "no layout 'dense:16'");
     refused(source, &(struct attnc_options){.schedule = "speed=9"}, 2, "speed");

@@ -167,7 +167,7 @@ cJSON *pane_drawn(Pane *p, const Binding *b, const bool *read) {
         const SigArg *g = &b->sig->args.data[i];
         const Tensor *t = &b->tensor[i];
         if (!read[i] || g->role != ARG_INPUT) continue;
-        bool zero = b->unnamed[i] && dtype_reads(g->dtype) != EX_F32;
+        bool zero = b->unnamed[i] && sig_is_whole(g);
         cJSON *o = json_pair("name", cJSON_CreateString(g->name), "type",
                              cJSON_CreateString(dtype_name(g->dtype)));
         cJSON *shape = cJSON_AddArrayToObject(o, "shape");

@@ -51,7 +51,7 @@ static void embed(Pane *p, const PaneRun *r, int arg, Tensor *t) {
 static void *plain(Pane *p, const Binding *b, int arg) {
     const SigArg *g = &b->sig->args.data[arg];
     const Tensor *t = &b->tensor[arg];
-    bool real = dtype_reads(g->dtype) == EX_F32;
+    bool real = !sig_is_whole(g);
     double *x = ARENA_ARRAY(p->arena, double, t->count + 1);
     int32_t *n = real ? NULL : ARENA_ARRAY(p->arena, int32_t, t->count + 1);
     for (int64_t i = 0; i < t->count; i++) {

@@ -22,7 +22,7 @@
 (input name: (identifier) @variable)
 (input grad: (attribute) @attribute)
 ; list: types
-((type) @type.builtin (#match? @type.builtin "^(f32|f16|bf16|i32|bool)$"))
+((type) @type.builtin (#match? @type.builtin "^(f32|f16|bf16|i32|bool|e4m3|e5m2|i8)$"))
 (extents (identifier) @constant)
 (parameters (identifier) @variable.parameter)
 (let name: (identifier) @variable)

@@ -10,7 +10,7 @@ let s:clauses = 'score modify mask normalize output query key value decay erase 
 " list: builtins
 let s:builtins = 'exp exp2 log log2 sqrt rsqrt tanh sigmoid sin cos erf abs floor min max pow dot sqnorm rowmax rowmin rowsum'
 " list: types
-let s:types = 'f32 f16 bf16 i32 bool'
+let s:types = 'f32 f16 bf16 i32 bool e4m3 e5m2 i8'
 " list: conversions
 let s:conversions = 'f32 i32 bool'
 " list: constants
