@@ -239,14 +239,18 @@ Val cg_divide_rounded(Cg *cg, Val a, Val b) {
 
 Val cg_sqrt_rounded(Cg *cg, Val x) { return call(cg, "llvm.sqrt", x, NULL, NULL); }
 
-// The other operand for a NaN. Where one is a constant, a compare and a select do, which is one
+static bool is_number(Cg *cg, Val x) {
+    return LLVMIsConstant(x) && LLVMIsNull(cg_fcmp(cg, LLVMRealUNO, x, x));
+}
+
+// The other operand for a NaN. Where one is a constant number, a compare and a select do, which is one
 // instruction on most targets.
 static Val min_max(Cg *cg, ExOp op, Val *v) {
-    if (LLVMIsConstant(v[0])) {
+    if (is_number(cg, v[0])) {
         Val t = v[0];
         v[0] = v[1], v[1] = t;
     }
-    if (!LLVMIsConstant(v[1]))
+    if (!is_number(cg, v[1]))
         return call(cg, op == EX_MIN ? "llvm.minnum" : "llvm.maxnum", v[0], v[1], NULL);
     LLVMRealPredicate better = op == EX_MIN ? LLVMRealOLT : LLVMRealOGT;
     return cg_select(cg, cg_fcmp(cg, better, v[0], v[1]), v[0], v[1]);

@@ -44,6 +44,22 @@ static Decl *define(Check *c, DeclKind kind, const AstItem *item, const char *na
 
 // ---- sizes and dims
 
+// Whether it is defined already. That the module defines it is reported here, where no dim is of that name: that is reported there.
+static bool is_taken(const Check *c, const char *name) {
+    const Decl *old = scope_find(&c->scope, name);
+    if (!old) return false;
+    for (int i = 0; i < c->item->items.n; i++) {
+        const AstItem *item = c->item->items.data[i];
+        if (item->kind == AST_DIM && !strcmp(item->name.s, name)) return true;
+    }
+    Diag *d = diag_error(
+        c->s->diags, old->span, "'%s' is a %s of every %s: it may not be redefined%s", name,
+        *name == 'D' ? "dim" : "size", c->v->kind == VARIANT_ATTENTION ? "attention" : "recurrence",
+        *name == 'D' ? "; 'dim' in the variant gives it" : "");
+    diag_note(c->s->diags, d, c->v->span, "this is one");
+    return true;
+}
+
 // Sizes are in scope of every variant; a constant or function of that name would be shadowed, which
 // nothing may be.
 static void add_sizes(Check *c) {
@@ -66,15 +82,8 @@ static void add_sizes(Check *c) {
         for (int i = 0; i < RSIZE_FREE; i++) VEC_PUSH(c->s->arena, &v->sizes, recurrence[i]);
     for (int i = 0; i < v->sizes.n; i++) {
         const char *name = v->sizes.data[i];
-        const Decl *old = scope_find(&c->scope, name);
-        if (old) {
-            Diag *g = diag_error(c->s->diags, old->span,
-                                 "'%s' is a size of every %s: it may not be redefined", name,
-                                 v->kind == VARIANT_ATTENTION ? "attention" : "recurrence");
-            diag_note(c->s->diags, g, v->span, "this is one");
-            continue;
-        }
-        define(c, DECL_SIZE, NULL, name, (Span){0}, tx_sym(&c->s->tx, TS_SIZE, i, (Span){0}));
+        if (!is_taken(c, name))
+            define(c, DECL_SIZE, NULL, name, (Span){0}, tx_sym(&c->s->tx, TS_SIZE, i, (Span){0}));
     }
 }
 
@@ -117,7 +126,7 @@ static void check_dims(Check *c) {
     }
     Span at = c->item->name.span;
     s->unwritten = true;
-    if (!scope_find(&c->scope, "D")) {
+    if (!is_taken(c, "D")) {
         if (!c->item->broken)
             diag_error(
                 s->diags, at,
@@ -125,7 +134,7 @@ static void check_dims(Check *c) {
                 c->v->name);
         define(c, DECL_DIM, NULL, "D", at, tx_bad(&s->tx));
     }
-    if (!scope_find(&c->scope, "Dv")) {
+    if (!is_taken(c, "Dv")) {
         AstExpr d = {.kind = AST_NAME, .span = at, .name = {"D", at}};
         AstItem dv = {.kind = AST_DIM, .name = {"Dv", at}, .value = &d};
         define(c, DECL_DIM, NULL, "Dv", at, dim_value(c, &dv));

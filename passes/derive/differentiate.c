@@ -145,6 +145,11 @@ static const Ex *partial(const Rows *r, int argument) {
 
 static bool is_constant(ExPool *p, const Ex *e) { return ex_simplify(p, e)->op == EX_CONST; }
 
+static bool is_nan(ExPool *p, const Ex *constant) {
+    float v = ex_simplify(p, constant)->f;
+    return v != v;
+}
+
 // max(a, b), or min with the comparisons the other way round: the derivative of the larger one.
 static const Ex *larger(const Rows *r, const Ex *da, const Ex *db) {
     ExPool *p = r->p;
@@ -152,8 +157,8 @@ static const Ex *larger(const Rows *r, const Ex *da, const Ex *db) {
     bool max = r->y->op == EX_MAX;
     const Ex *a_wins = max ? ex_2(p, EX_LT, B, A) : ex_2(p, EX_LT, A, B),
              *b_wins = max ? ex_2(p, EX_LT, A, B) : ex_2(p, EX_LT, B, A);
-    if (is_constant(p, B)) return choice(p, a_wins, da, NULL);
-    if (is_constant(p, A)) return choice(p, b_wins, db, NULL);
+    if (is_constant(p, B)) return is_nan(p, B) ? da : choice(p, a_wins, da, NULL);
+    if (is_constant(p, A)) return is_nan(p, A) ? db : choice(p, b_wins, db, NULL);
     const Ex *both = ex_chain(p, NUM(0.5f), ex_plus(p, da, db));
     return choice(p, a_wins, da, choice(p, EQ(A, B), both, db)); // a NaN is not chosen
 }
