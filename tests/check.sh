@@ -40,6 +40,10 @@ unittests() { # unittests PYTHON NAME...: of tests/python
     bad=$(grep -cE '^(FAIL|ERROR):' "$logs/python")
     echo "$((${ran:-0} - bad)) passed, $((ran ? bad : bad + 1)) failed"
 }
+ranks_test() ( # what runs on several GPUs, over gloo
+    export ATTNC="$build/attnc" ATTNRT_LIBRARY="$build/libattnrt.so" PYTHONPATH=python
+    "$(tests/tools.sh python3 "numpy, torch" || echo python3)" tests/gpu/ranks.py --small check:attention_sink recur:check rates:document decode paged timeline:document
+)
 python_tests() ( # what it exports stays here
     make -s BUILD="$build" wheel # without one, the tests of the wheel fail
     export ATTNC="$build/attnc" ATTNRT_LIBRARY="$build/libattnrt.so" WHEEL="$build/dist/*.whl"
@@ -75,6 +79,7 @@ else echo "== tests/playground/wasm.mjs, panes.mjs: left out, WebAssembly has no
 if [ -z "$SANITIZED" ]; then
     run python_tests
     run torch_tests
+    run ranks_test
 else echo "== tests/python: left out, the build is under a sanitizer"; fi
 run "$build/tests/check_run" stdlib
 run "$build/tests/check_math" 4099

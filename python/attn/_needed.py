@@ -29,6 +29,7 @@ class _Reads(NamedTuple):
     apart: bool  # groups of heads may be called one after the other: nothing reads h or H
     unfit: Dict[str, Optional[str]]  # why a method does not fit
     of_batch: Optional[str]  # why a batch cannot be cut
+    sizes: Optional[str]  # why some rows of a sequence cannot be a sequence to a kernel
 
 
 def _names(text: str, *names: str) -> bool:
@@ -52,14 +53,18 @@ def _beside(formulas: str, extents: Dict[str, Tuple[str, ...]], spread: Sequence
     return re.sub(r"\b(\w+)!?\[([^\[\]]*)\]", cut, formulas)
 
 
+def _of_sizes(formulas: str) -> Optional[str]:
+    read = [size for size in ("Sq", "q_offset") if _names(formulas, size)]
+    return f"the formulas read {read[-1]}, which is not known of a piece" if read else None
+
+
 @functools.lru_cache(maxsize=None)
 def _reads(spec: str) -> _Reads:
     rows, extents = _inputs(_torch._rows(spec)[0].split("\nstream ")[0])
     formulas, mask = rows, "".join(line for line in rows.split("\n") if line.startswith("  mask"))
     unfit: Dict[str, Optional[str]] = dict.fromkeys(METHODS)
-    for size in "Sq", "q_offset":
-        if _names(formulas, size):
-            unfit["keys"] = f"the formulas read {size}, which is not known of a piece"
+    unfit["keys"] = _of_sizes(formulas)
+    sizes = _of_sizes(formulas.replace("(q_idx - q_offset)", "row"))
     for name, listed in extents.items():
         if "Sq" in listed:
             unfit["keys"] = f"{name}: has an extent Sq, of which a piece has a part only"
@@ -71,7 +76,7 @@ def _reads(spec: str) -> _Reads:
     of_batch = "the formulas read b or B, of which a rank has a part only" if _names(beside, "b", "B") else None
     of_mask = tuple(name for name in extents if _names(mask, name))
     apart = not _names(formulas + str(extents), "h", "H", "Hkv")
-    return _Reads(extents, of_mask, _names(mask, "h", "H", "Hkv"), _names(mask, "b"), apart, unfit, of_batch)
+    return _Reads(extents, of_mask, _names(mask, "h", "H", "Hkv"), _names(mask, "b"), apart, unfit, of_batch, sizes)
 
 
 @functools.lru_cache(maxsize=None)

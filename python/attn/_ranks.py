@@ -126,10 +126,12 @@ class _Call(NamedTuple):
     scalars: List[float]
     names: str
     spec: str
+    queries: bool = False  # they go out, and states come back
+    reduce: Optional[torch.dtype] = None  # in which gradients of keys travel
 
     def pieces(self) -> List[Tuple[int, Interval]]:
-        """Of this rank: how many of its rows come before, and the positions."""
-        own = self.line.pieces[self.line.rank]
+        """Of the rows at hand: how many come before, and the positions."""
+        own = [(0, self.line.S)] if self.queries else self.line.pieces[self.line.rank]
         return [(_length(own[:i]), at) for i, at in enumerate(own)]
 
     def of_group(self, x: torch.Tensor, g: int) -> torch.Tensor:
@@ -176,8 +178,10 @@ class _Call(NamedTuple):
         def begin(step: int) -> Optional[_Travel]:
             return _Travel([k, v], [self.chunk(step)] * 2, False) if step < line.ranks else None
 
-        coming = begin(1)
+        coming = None if self.queries else begin(1)
         yield _Chunk(0, line.pieces[line.rank], [k, v])
+        if self.queries:
+            return
         for step in range(1, line.ranks):
             assert coming is not None
             source = (line.rank - step) % line.ranks
@@ -193,6 +197,12 @@ class _Call(NamedTuple):
             yield from ((before + i - a, i, j - i) for i, j in _common(seen, [(a, b)]))
             before += b - a
 
+    def alone(self, at: Interval) -> bool:
+        """No launch of these rows begins at position 0, and this rank makes what a row alone adds to the gradients of inputs."""
+        seen = _seen(self.tiles, at, self.kv_line.S)
+        owner = next((r for r, own in enumerate(self.kv_line.pieces) if any(a == 0 < b for a, b in own)), 0)
+        return not (seen and seen[0][0] == 0 < seen[0][1]) and (not self.queries or owner == self.kv_line.rank)
+
     def phase(self, name: str) -> Kernel:
         """Of parts: "part", "combine" or "backward"."""
         kernel: Kernel = getattr(self.parts, name)
@@ -205,6 +215,22 @@ class _Call(NamedTuple):
 
     def whole_inputs(self, arrays: Sequence[torch.Tensor]) -> List[torch.Tensor]:
         return [x if at is None else _Travel([x], [at[0].gather_all(at[1])]).come()[0] for x, at in zip(arrays, self.along)]
+
+    def narrowed(self, x: torch.Tensor) -> torch.Tensor:
+        """A sum in f32 as it travels."""
+        return x.to(self.reduce) if self.reduce and x.dtype == torch.float32 else x
+
+    def all_rows(self, xs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Of tensors with this rank's rows."""
+        return xs if self.line.everywhere or not xs else _Travel(xs, [self.line.gather_all(2)] * len(xs)).come()
+
+    def sum_of_rows(self, x: torch.Tensor) -> torch.Tensor:
+        """This rank's rows, of what each rank has found for all: added up in f32, in the order of ranks."""
+        if not self.line.everywhere:
+            return _Travel([x], [self.line.gather_all(2).back()]).come()[0]
+        message = _Message(self.line, x.device)
+        message.room({"x": x.shape})["x"].copy_(x)
+        return functools.reduce(torch.add, message.arrived()["x"])
 
     def piece(self, x: torch.Tensor, before: int, at: Interval) -> torch.Tensor:
         return x.narrow(2, before, at[1] - at[0])
@@ -314,7 +340,7 @@ def _by_queries(call: _Call, tensors: Sequence[torch.Tensor], made: Sequence[str
     """Queries go out and states come back: each rank finds what all rows see of its own keys."""
     q, k, v, *arrays = tensors
     arrays, line = call.whole_inputs(arrays), call.line
-    rows = q if line.everywhere else _Travel([q], [line.gather_all(2)]).come()[0]
+    (rows,) = call.all_rows([q])
     at, own, state = (0, line.S), _Chunk(0, call.kv_line.pieces[call.kv_line.rank], [k, v]), {}
     message = _Message(line, q.device) if line.everywhere else None
     _go_on(call, state, [rows, *arrays], own.keys, at, list(call.launches(own, at)) or [NOTHING], message and message.room)
@@ -326,21 +352,27 @@ def _by_queries(call: _Call, tensors: Sequence[torch.Tensor], made: Sequence[str
     came[line.rank] = [_packed(x, m.cut_dim, m.cut[line.rank]) for x, m in zip(travel.xs, travel.moves)]
     of_own = {n: torch.stack([came[r][i] for r in range(line.ranks)]) for i, n in enumerate(state)}
     by_piece = []
-    for before, at in call.pieces() or [(0, (0, 0))]:
+    for before, at in call._replace(queries=False).pieces() or [(0, (0, 0))]:
         states = {n: x.narrow(3 if n == "state" else 4, before, at[1] - at[0]) for n, x in of_own.items()}
         by_piece.append(_combined(call, states, [call.piece(q, before, at), k, v, *arrays], at, made))
     return _join(by_piece, 2)
 
 
+def _made(call: _Call, tensors: Sequence[torch.Tensor], wants: bool) -> List[torch.Tensor]:
+    """o, emits, and what the backward wants where there is one."""
+    if not call.parts:
+        return _forward(call, tensors, wants)
+    made = _torch._kept(call.spec, call.parts) if wants else ["o", *_torch._emits(call.spec)]
+    return (_by_queries if call.queries else _forward_by_chunks)(call, tensors, made)
+
+
 class _Attend(torch.autograd.Function):
-    """Keys come to the queries, in the backward again; gradients of keys go home and are added up in f32, in the order of ranks."""
+    """Keys come to the queries, in the backward again; gradients of keys go home and are added up in f32, in the order of ranks. Or queries go out in both,
+    and their gradients come home."""
 
     @staticmethod
     def forward(ctx, call, count, *tensors):
-        if call.parts:
-            found = _forward_by_chunks(call, tensors, _torch._kept(call.spec, call.parts))
-        else:
-            found = _forward(call, tensors, True)
+        found = _made(call, tensors, True)
         ctx.call, ctx.operands = call, len(tensors)
         ctx.save_for_backward(*tensors, *found)
         ctx.set_materialize_grads(False)
@@ -411,7 +443,7 @@ def _backward(call: _Call, tensors: Sequence[torch.Tensor], kept: Sequence[torch
             for x, y in zip(sums, launch(run, call, g, keys, sums if runs.once else ())):
                 if not runs.once:
                     x.narrow(2, run.first, y.shape[2]).add_(y)
-        homes.append((g, sums, _Travel(sums, [back] * 2, False)))
+        homes.append((g, sums, _Travel([call.narrowed(x) for x in sums], [back] * 2, False)))
         for home in homes[:-1]:  # while the last one travels
             of_group(*home)
         del homes[:-1]
@@ -426,6 +458,9 @@ def _backward_by_chunks(call: _Call, tensors: Sequence[torch.Tensor], kept: Sequ
     assert call.parts is not None
     learned = list(_torch._learned(call.parts, tensors, call.names))
     whole = call.whole_inputs(arrays)
+    if call.queries:
+        q, *of_rows = call.all_rows([q, *kept, *come])
+        kept, come = of_rows[: len(kept)], of_rows[len(kept) :]
     dq, dk, dv = (torch.zeros_like(x, dtype=torch.float32) for x in (q, k, v))
     others: Dict[str, torch.Tensor] = {}
 
@@ -438,9 +473,8 @@ def _backward_by_chunks(call: _Call, tensors: Sequence[torch.Tensor], kept: Sequ
     def add(chunk: _Chunk, sums: Sequence[torch.Tensor], before: int, at: Interval) -> None:
         rows, into, *of_rows = (call.piece(x, before, at) for x in (q, dq, *kept, *come))
         launches = list(call.launches(chunk, at))
-        seen = _seen(call.tiles, at, call.kv_line.S)
-        if chunk.step == 0 and not (seen and seen[0][0] == 0 < seen[0][1]):
-            launches.append(NOTHING)  # one launch begins at position 0: there the gradient of what a row alone adds is made
+        if chunk.step == 0 and call.alone(at):
+            launches.append(NOTHING)
         for first, position, count in launches:
             keys, totals = ([x.narrow(2, first, count) for x in xs] for xs in (chunk.keys, sums))
             sizes = call.sizes(call.phase("backward"), at, position)
@@ -460,9 +494,10 @@ def _backward_by_chunks(call: _Call, tensors: Sequence[torch.Tensor], kept: Sequ
         add_what_came(home)  # what has traveled while this chunk was in use
         if chunk.step:
             move = call.chunk(chunk.step).back()
-            home = move, _Travel(sums, [move] * 2, False)
+            home = move, _Travel([call.narrowed(x) for x in sums], [move] * 2, False)
         del chunk, sums
     add_what_came(home)
+    dq = call.sum_of_rows(dq) if call.queries else dq
     return [dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), *_of_inputs(call, arrays, whole, learned, others)]
 
 
@@ -506,6 +541,7 @@ class _Local(NamedTuple):
     apart: bool
     buffer: Optional[int]
     method: str = "heads"
+    reduce: Optional[torch.dtype] = None
 
     def names(self, given: Dict[str, torch.Tensor]) -> str:
         return ",".join([*given, *self.scalars])
@@ -517,20 +553,12 @@ class _Local(NamedTuple):
             operator = _torch._forward_operator if self.wants else _torch._operator
             return list(operator(tensors, list(self.scalars.values()), self.names(given), self.spec, self.q_offset))[:count]
         call = self.exchanged(given, along)
-        if self.wants:
-            return list(_Attend.apply(call, count, *tensors))[:count]
-        return self._forward(call, tensors)
-
-    def _forward(self, call: _Call, tensors: Sequence[torch.Tensor]) -> List[torch.Tensor]:
-        if not call.parts:
-            return _forward(call, tensors, self.wants)
-        made = _torch._kept(self.spec, call.parts) if self.wants else ["o", *_torch._emits(self.spec)]
-        return (_by_queries if self.method == "queries" else _forward_by_chunks)(call, tensors, made)
+        return list(_Attend.apply(call, count, *tensors) if self.wants else _made(call, tensors, False))[:count]
 
     def forward(self, given: Dict[str, torch.Tensor], along: Dict[str, str]) -> List[torch.Tensor]:
         """Also what the backward wants of it, where there is one; without a graph."""
         if self.between is not None:
-            return self._forward(self.exchanged(given, along), list(given.values()))
+            return _made(self.exchanged(given, along), list(given.values()), self.wants)
         made = (_torch._forward if self.wants else _torch._run)(list(given.values()), list(self.scalars.values()), self.names(given), self.spec, self.q_offset)
         return made
 
@@ -551,10 +579,10 @@ class _Local(NamedTuple):
         assert self.between is not None
         names, tensors = self.names(given), list(given.values())
         line, kv_line = self.between
-        offset = kv_line.S - line.S if self.q_offset is None else self.q_offset
+        offset = max(kv_line.S - line.S, 0) if self.q_offset is None else self.q_offset
         reads = _reads(self.spec)
         lines = {"Sq": line, "Sk": kv_line}
-        spread = [(lines[along[n]], reads.extents[n].index(along[n])) if n in along else None for n in list(given)[3:]]
+        spread = [(lines[along[n]], reads.extents[n].index(along[n])) if n in along and not lines[along[n]].everywhere else None for n in list(given)[3:]]
         wanted = needed(self.tiles, line, kv_line.S)
         pieces = _pieced(tensors, self.spec, self.wants) if self.method != "queries" else None
         runs = _runs(self.tiles, line, kv_line, pieces is not None)
@@ -564,7 +592,8 @@ class _Local(NamedTuple):
         fits = self.method != "queries" and (pieces is not None or not reads.unfit["keys"])
         small = fits and min(2, groups) * row * max(map(_length, runs.held)) // groups <= room
         parts = None if small else _parted(tensors, self.spec, self.wants)
-        return _Call(line, kv_line, wanted, offset, self.tiles, groups, parts, pieces, spread, list(self.scalars.values()), names, self.spec)
+        queries = self.method == "queries"
+        return _Call(line, kv_line, wanted, offset, self.tiles, groups, parts, pieces, spread, list(self.scalars.values()), names, self.spec, queries, self.reduce)
 
 
 def _pieced(tensors: Sequence[torch.Tensor], spec: str, wants: bool) -> Optional[Kernel]:
@@ -710,8 +739,8 @@ def _choice(spec: str, method: Optional[str], wants: bool, given: Dict[str, torc
             unfit["keys"] = None
         else:
             unfit["queries"] = "the variant has no parts, as its keys are seen more than once"
-    if wants:
-        unfit["queries"] = "there are no gradients"
+            if wants and _parted(list(given.values()), spec, False):
+                unfit["queries"] = "the gradient of an emit needs all keys of a row"
     reasons = {m: f"{unfit[m]} (method {m})" for m in METHODS if unfit[m]}
     if two:
         fit = [m for m in ("keys", "heads") if not unfit[m]]
@@ -790,7 +819,7 @@ def settle(spec: str, given: Dict[str, torch.Tensor], scalars: Dict[str, float],
     call += [*sizes.items(), *scalars.items(), ("plan", plan is not None)]
     if agree:
         spread.board.agree(call, spread.always)
-    offset = kv_spread.S - spread.S if q_offset is None else q_offset
+    offset = max(kv_spread.S - spread.S, 0) if q_offset is None else q_offset
     along = {n: e for n in given if n not in ("q", "k", "v") and n not in whole for e in ("Sq", "Sk") if e in reads.extents[n]}
     tiles = None
     if spread.ranks > 1 and method != "queries" and not spread.within.everywhere and not reads.head and not reads.batch and not reads.of_mask:
@@ -801,7 +830,7 @@ def settle(spec: str, given: Dict[str, torch.Tensor], scalars: Dict[str, float],
     if spread.pieces == [[(0, spread.S)]] and kv_spread.pieces == [[(0, kv_spread.S)]]:  # one rank
         return _Settled(_Local(spec, scalars, q_offset, wants, None, None, False, None), spread, kv_spread, {}, False)
     between = None if chosen == "heads" else (spread.between, kv_spread.between)
-    local = _Local(spec, scalars, q_offset, wants, between, tiles, reads.apart, kv_spread.buffer, chosen)
+    local = _Local(spec, scalars, q_offset, wants, between, tiles, reads.apart, kv_spread.buffer, chosen, kv_spread.reduce_dtype)
     return _Settled(local, spread, kv_spread, along, chosen not in ("keys", "queries"))
 
 

@@ -192,10 +192,12 @@ class _Board:
             self.calls = before + 1
             kind = next(k for k in (TypeError, ValueError, Exception) if isinstance(e, k)).__name__
             text = f"rank {self.me}: {e}"
-            self.written.append(f"call/{self.calls}/{self.me}")
+            at = f"{self.calls}/{self.me}"
+            late = f"call/{at}" in self.written  # others may be comparing this call still, and must find the same as this rank
+            self.written.append(f"late/{at}" if late else f"call/{at}")
             with contextlib.suppress(RuntimeError):  # a store that is gone
                 self.store.set(self.written[-1], json.dumps({"error": kind, "text": text}))
-                self.store.add(f"error/{self.calls}/{self.me}", 1)
+                self.store.add(f"error/{at}", 2 if late else 1)
             raise _ERRORS[kind](text) from e
 
     def explain(self, error: RuntimeError, peers: Sequence[int]) -> None:
@@ -204,8 +206,9 @@ class _Board:
         with contextlib.suppress(RuntimeError):  # the process that has the store may be gone
             for call in self.calls, self.calls + 1:  # in a backward others may be on
                 for r in range(len(self.ranks)):
-                    if not told and self.store.add(f"error/{call}/{r}", 0):
-                        told = json.loads(self.store.get(f"call/{call}/{r}"))
+                    errors = 0 if told else self.store.add(f"error/{call}/{r}", 0)
+                    if errors:
+                        told = json.loads(self.store.get(f"{'call' if errors == 1 else 'late'}/{call}/{r}"))
         if told:
             self._raise(_ERRORS[told["error"]](told["text"]))
         names = ", ".join(str(self.ranks.index(p)) for p in sorted(set(peers)))
@@ -527,13 +530,15 @@ class Spread:
     lengths: how many rows each rank has, of a contiguous order or a permutation; they may be 0. Each piece is a launch: few are faster.
     check: "new": ranks compare calls that they have not made before; "always": each call.
     buffer: bytes of keys and values that come to a rank at a time. Where two groups of heads of the whole length are more, they come from one
-    rank after the other. None: as many as twice its own keys and values, and at least 512 MB."""
+    rank after the other. None: as many as twice its own keys and values, and at least 512 MB.
+    reduce_dtype: in which gradients of keys travel where a rank has added them up, in f32; None: as they are. torch.bfloat16 takes half the bytes, for one
+    rounding more."""
 
     def __init__(self, mesh: Any, S: int, order: "Union[str, torch.Tensor, Sequence[int]]" = "contiguous", lengths: Optional[Sequence[int]] = None,
-                 check: str = "new", buffer: Optional[int] = None) -> None:  # fmt: skip
+                 check: str = "new", buffer: Optional[int] = None, reduce_dtype: Optional[torch.dtype] = None) -> None:  # fmt: skip
         self.groups, self.lengths = _groups_of(mesh), lengths and list(lengths)
         self.S, self.board, self.always = int(S), _Board.of(self.groups), check == "always"
-        self.buffer, self.grows = buffer, False
+        self.buffer, self.reduce_dtype, self.grows = buffer, reduce_dtype, False
         self.rank, self.ranks = self.board.me, len(self.board.ranks)
         self.order = order if isinstance(order, str) else "a permutation"
         with self.board.told():
@@ -541,8 +546,10 @@ class Spread:
                 raise ValueError(f"check: is {check!r}, neither 'new' nor 'always'")
             self.pieces = _pieces(self.S, self.ranks, order, lengths)
             told = order if isinstance(order, str) else "permutation " + hashlib.sha256(str(self.pieces).encode()).hexdigest()[:16]
-            self.told = f"{self.S} {told} {self.lengths} {buffer}"
-            self.board.agree([("S", self.S), ("order", told), ("lengths", self.lengths), ("check", check), ("buffer", buffer)], True)
+            if reduce_dtype not in (None, torch.float32, torch.bfloat16, torch.float16):
+                raise ValueError(f"reduce_dtype: is {reduce_dtype!r}, and gradients travel as torch.float32, torch.bfloat16 or torch.float16")
+            self.told = f"{self.S} {told} {self.lengths} {buffer} {reduce_dtype}"
+            self.board.agree([("S", self.S), ("order", told), ("lengths", self.lengths), ("check", check), ("buffer", buffer), ("reduce_dtype", reduce_dtype)], True)
         self._lines()
 
     def grown(self, S: int) -> "Spread":
@@ -552,7 +559,7 @@ class Spread:
             raise ValueError("S: lengths and permutations are of one S: make another Spread")
         new = copy.copy(self)
         new.grows = True
-        new.S, new.pieces, new.told = int(S), _pieces(int(S), self.ranks, self.order, None), f"grown {self.order} {self.buffer}"
+        new.S, new.pieces, new.told = int(S), _pieces(int(S), self.ranks, self.order, None), f"grown {self.order} {self.buffer} {self.reduce_dtype}"
         new._lines()
         return new
 

@@ -565,8 +565,8 @@ def _sort(declared: Dict[str, bool], variant: str, listed: Sequence[Any], named:
     return given
 
 
-def _starts(q: torch.Tensor, k: torch.Tensor, q_start: Any, kv_start: Any, q_offset: Any) -> Dict[str, torch.Tensor]:
-    """The tensors that say where the rows of sequences lie."""
+def _starts(q: torch.Tensor, k: torch.Tensor, q_start: Any, kv_start: Any, q_offset: Any, spread: bool = False) -> Dict[str, torch.Tensor]:
+    """The tensors that say where the rows of sequences lie. spread: they are read on the host, and may be there."""
     if kv_start is None and k.shape[0] != q.shape[0]:
         raise TypeError(f"kv_start: k has {k.shape[0]} rows and q {q.shape[0]}: where each sequence's keys begin is not known")
     index = {"q_start": q_start, "kv_start": q_start if kv_start is None else kv_start, "q_offset": q_offset}
@@ -574,7 +574,7 @@ def _starts(q: torch.Tensor, k: torch.Tensor, q_start: Any, kv_start: Any, q_off
     for name, x in index.items():
         if not isinstance(x, torch.Tensor) or x.dim() != 1 or x.dtype not in (torch.int32, torch.int64):
             raise TypeError(f"{name}: takes a tensor of integers, {'one' if name == 'q_offset' else 'one more than there are'} of sequences")
-        if x.device != q.device:
+        if x.device != q.device and not spread:
             raise ValueError(f"{name}: is on {x.device}, and q on {q.device}")
     return {n: x.to(torch.int32) for n, x in index.items()}
 
@@ -588,8 +588,12 @@ def _attend(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dic
     if any(x is not None for x in packed):
         if packed[0] is None:
             raise TypeError(f"{'kv_start' if packed[1] is not None else 'max_q'}: goes with q_start=")
-        if hasattr(q, "placements") or any(ranks.values()):
-            raise TypeError("q_start: rows of sequences one behind the other lie on one device")
+        if hasattr(q, "placements"):
+            raise TypeError("q: is a DTensor, and sequences one behind the other (q_start) take plain tensors, with spread=")
+        if ranks.get("spread") is None and any(ranks.values()):
+            raise TypeError(f"{', '.join(n for n, x in ranks.items() if x)}: goes with spread=")
+        if ranks.get("spread") is not None:
+            return _attend_packed(spec, q, k, v, inputs, named, q_offset, packed, **ranks)
         spec, arrays, scalars, wants = _prepared(spec, q, k, v, inputs, named, True)
         arrays.update(_starts(q, k, packed[0], packed[1], q_offset))
         return _called(spec, arrays, scalars, wants, packed[2])
@@ -618,6 +622,20 @@ def _attend(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dic
     with _ranks.told(ranks["spread"]):
         spec, arrays, scalars, wants = _prepared(spec, q, k, v, inputs, named)
         return _asked(spec, _ranks.settle(spec, arrays, scalars, q_offset, wants, **ranks).call(arrays))
+
+
+def _attend_packed(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dict[str, Any], q_offset: Any, packed: Tuple[Any, Any, Optional[int]],
+                   **ranks: Any) -> Outputs:  # fmt: skip
+    from . import _packed_ranks, _ranks
+
+    if _compiling():
+        raise TypeError("q_start: sequences one behind the other that are spread stay outside of torch.compile")
+    with _ranks.told(ranks["spread"]):
+        spec, arrays, scalars, wants = _prepared(spec, q, k, v, inputs, named, True)
+        if packed[1] is None and ranks["kv_spread"] not in (None, ranks["spread"]):
+            raise TypeError("kv_start: keys have a spread of their own: where each sequence's keys begin is not known")
+        index = _starts(q, k, packed[0], packed[0] if packed[1] is None else packed[1], q_offset, True)
+        return _asked(spec, _packed_ranks.attend(spec, arrays, scalars, wants, index, **ranks))
 
 
 def _called(spec: str, arrays: Dict[str, Any], scalars: Dict[str, float], wants: bool, size: Optional[int]) -> Outputs:
@@ -684,7 +702,7 @@ class Attention(torch.nn.Module):
 
     q_start (integers [B + 1]): sequences of their own lengths, one behind the other, without padding: q [Tq, H, D], k [Tk, Hkv, D], v [Tk,
     Hkv, Dv]; inputs with B and Sq or Sk likewise (docs/serving.md, layout ragged). kv_start: by default q_start. q_offset is then a
-    tensor [B]; max_q, the longest sequence's queries, is a hint. Rows that no sequence has are 0, of gradients too.
+    tensor [B]; max_q, the longest sequence's queries, is a hint. With spread=, which cuts the packed line anywhere, these are of the whole line. Rows that no sequence has are 0, of gradients too.
 
     Of a source with `share v = k` v is None. Views are not copied, unless a GPU's kernel cannot take them: rows that are not whole, or do not
     begin at multiples of 16 bytes.

@@ -1,10 +1,11 @@
-"""attn.Spread over the GPUs of this machine, by NCCL: results and gradients against one GPU, then rates.
+"""attn.Spread over the GPUs of this machine, by NCCL: results and gradients against formulas in float64, then rates.
 
-    PYTHONPATH=python python3 tests/gpu/ranks.py [check] [decode] [paged] [compile] [rates] [peers] [flex] [recur] [timeline]
+    PYTHONPATH=python python3 tests/gpu/ranks.py [--small | --once | --compile] [SECTION[:NAME,NAME...]...]
 
-Prints a line for each case, then `N passed, N failed`. A rate is that of all ranks; "of one" is the share of a GPU's own rate that each reaches, where
-one GPU does the whole sequence alone (medians of a few calls one after the other, as layers are). "chunks" is the method keys with no room for the whole length. Beside
-them PyTorch's own context parallelism, where it has what the case needs."""
+Sections: check, recur, rates, decode, paged, compile, timeline, peers, flex; NAMEs are the variants of one. --once: each is timed once. --small: so are
+short sequences, without a GPU over gloo, to see that this script runs. --compile: only fills the cache for H100, without a GPU. Prints a line for each case, then `N passed, N failed`. A rate is that of all ranks; "of one" is the share of a GPU's own rate that
+each reaches, where one GPU does the whole sequence alone (medians of a few calls one after the other, as layers are). "chunks" is the method keys with no room for the
+whole length. Beside them PyTorch's own context parallelism, where it has what the case needs."""
 
 import concurrent.futures
 import datetime
@@ -22,6 +23,8 @@ import attn
 from attn import _torch
 from attn._spread import _Message
 
+SMALL = "--small" in sys.argv
+ONCE = SMALL or "--once" in sys.argv
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
@@ -32,6 +35,15 @@ def library(name):
 def drawn(device, *shapes):
     r = torch.Generator(device).manual_seed(1)
     return [torch.randn(*s, generator=r, device=device, dtype=torch.float32) for s in shapes]
+
+
+def of_size(S):
+    return 256 if SMALL else S
+
+
+def elements(device):
+    """Of operands: the host's kernels have one type."""
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
 
 
 def how(order, method, S, module=None, inputs=None):
@@ -46,48 +58,96 @@ def of_rank(sp, inputs):
     return {n: sp.shard(x) if n == "doc" else x for n, x in inputs.items()}
 
 
-def step(module, tensors, do, inputs, **spread):
-    found = module(*tensors, **inputs, **spread)
-    return found, torch.autograd.grad(found, tensors, do)
+NARROW, WIDE = 200, 4096  # windows, of checks and of rates
 
 
-def compare(device, source, inputs, S, D, order, method, dtype, bound):
-    """The largest relative error of o, dq, dk, dv, beside one GPU in float32."""
-    q, k, v, do = drawn(device, (2, 8, S, D), (2, 2, S, D), (2, 2, S, D), (2, 8, S, D))
-    module = attn.Attention(source)
-    leaves = [x.clone().requires_grad_() for x in (q.to(dtype).float(), k.to(dtype).float(), v.to(dtype).float())]
-    o, gradients = step(module, leaves, do.to(dtype).float(), inputs)
+def defines(name):
+    return {"WINDOW": NARROW} if name in ("sliding_window", "attention_sink") else {}
+
+
+def long_defines(name):
+    return {"D": 128, "Dv": 128, **({"WINDOW": WIDE} if name == "sliding_window" else {})}
+
+
+def expected(name, q, k, v, do, inputs):
+    """o, dq, dk, dv, and the gradient of a sink, in float64, by the formulas of the variant in PyTorch."""
+    leaves = [x.double().requires_grad_() for x in (q, k, v)] + [x.double().requires_grad_() for n, x in inputs.items() if n == "sink"]
+    (H, S, D), group = q.shape[1:], q.shape[1] // k.shape[1]
+    i, j = torch.arange(S, device=q.device)[:, None], torch.arange(S, device=q.device)[None]
+    s = leaves[0] @ leaves[1].repeat_interleave(group, 1).transpose(2, 3) * D**-0.5
+    if name == "softcap":
+        s = 50 * torch.tanh(s / 50)
+    if name == "alibi":
+        s = s + 2.0 ** (-8.0 * torch.arange(1, H + 1, device=q.device).double() / H)[:, None, None] * (j - i)
+    if name == "softmax":
+        seen = (j >= 0)[None, None]
+    elif name in ("sliding_window", "attention_sink"):
+        seen = ((j <= i) & (i - j < NARROW))[None, None]
+    elif name == "document":
+        seen = ((j <= i) & (inputs["doc"][:, :, None] == inputs["doc"][:, None]))[:, None]
+    else:
+        seen = (j <= i)[None, None]
+    s = s.masked_fill(~seen, float("-inf"))
+    if name == "attention_sink":
+        s = torch.cat([s, leaves[3][None, :, None, None].expand(*s.shape[:3], 1)], 3)
+    o = torch.softmax(s, 3)[..., :S] @ leaves[2].repeat_interleave(group, 1)
+    return [o.detach(), *torch.autograd.grad(o, leaves, do.double())]
+
+
+def compare(device, name, inputs, S, D, order, method, dtype, bound):
+    """The largest relative error of o and of the gradients."""
+    q, k, v, do = (x.to(dtype) for x in drawn(device, (2, 8, S, D), (2, 2, S, D), (2, 2, S, D), (2, 8, S, D)))
+    module = attn.Attention(library(name), defines=defines(name))
+    wanted = expected(name, q, k, v, do, inputs)
     over = how(order, method, S, module, inputs)
     sp = over["spread"]
-    own, given = [sp.shard(x.to(dtype), 2).requires_grad_() for x in (q, k, v)], of_rank(sp, inputs)
-    found, own_gradients = step(module, own, sp.shard(do.to(dtype), 2), given, **over)
-    worst = 0.0
-    for x, wanted in zip((found, *own_gradients), (o, *gradients)):
-        worst = max(worst, float((sp.unshard(x.detach(), 2).double() - wanted.double()).norm() / wanted.double().norm()))
-    name = os.path.basename(source)
+    own, given = [sp.shard(x, 2).requires_grad_() for x in (q, k, v)], of_rank(sp, inputs)
+    own += [x.requires_grad_() for n, x in given.items() if n == "sink"]
+    o = module(*own[:3], **given, **over)
+    found = [o.detach(), *torch.autograd.grad(o, own, sp.shard(do, 2))]
+    for x in found[4:]:  # a rank's share
+        dist.all_reduce(x)
+    found[:4] = [sp.unshard(x, 2) for x in found[:4]]
+    worst = max(float((x.double() - y).norm() / y.norm()) for x, y in zip(found, wanted))
     good = worst < bound
     return f"{'ok  ' if good else 'FAIL'} {name} {dtype} S {S} D {D} {order} {method}: relative error {worst:.1e}, bound {bound:.1e}", good
 
 
-def median_ms(run, calls=1, times=3):
-    """Of a call, of as many one after the other; of the slowest rank."""
-    begun, warm = time.monotonic(), torch.zeros(1, device="cuda")
-    while warm < 1:  # all ranks as often: clocks that have rested are slow
-        run()
+def ended(device):
+    if device.type == "cuda":
         torch.cuda.synchronize()
-        warm.fill_(float(time.monotonic() - begun > WARM))
-        dist.all_reduce(warm, dist.ReduceOp.MIN)
-    taken = []
-    for _ in range(times):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        dist.barrier()
-        torch.cuda.synchronize()
-        begin.record()
+
+
+def taken_ms(run, calls, device):
+    """Of one of `calls` calls, one after the other."""
+    if device.type == "cpu":
+        begun = time.monotonic()
         for _ in range(calls):
             run()
-        end.record()
-        torch.cuda.synchronize()
-        slowest = torch.tensor(begin.elapsed_time(end) / calls, device="cuda")
+        return (time.monotonic() - begun) * 1e3 / calls
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(calls):
+        run()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) / calls
+
+
+def median_ms(run, calls=1, times=3):
+    """Of the slowest rank."""
+    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    begun, warm = time.monotonic(), torch.zeros(1, device=device)
+    while warm < 1:  # all ranks as often: clocks that have rested are slow
+        run()
+        ended(device)
+        warm.fill_(float(ONCE or time.monotonic() - begun > WARM))
+        dist.all_reduce(warm, dist.ReduceOp.MIN)
+    taken = []
+    for _ in range(1 if ONCE else times):
+        dist.barrier()
+        ended(device)
+        slowest = torch.tensor(taken_ms(run, 1 if ONCE else calls, device), device=device)
         dist.all_reduce(slowest, dist.ReduceOp.MAX)
         taken.append(float(slowest))
     return statistics.median(taken)
@@ -98,6 +158,8 @@ LAYERS = 8  # of a model, in a graph: ranks wait for each other once a layer, an
 
 def in_graph_us(run):
     """Of a layer."""
+    if not torch.cuda.is_available():
+        return median_ms(run) * 1e3
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(LAYERS):
@@ -118,18 +180,21 @@ CALLS = 6  # layers of a model, which the host is ahead of
 
 def measured(call, tensors, calls=CALLS):
     """ms, forward and backward; bytes."""
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
+    cuda = tensors[0].is_cuda
+    if cuda:
+        torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated() if cuda else 0
     leaves = [x.detach().requires_grad_() for x in tensors]  # as in training: what the backward wants is made
     forward = median_ms(lambda: call(*leaves), calls)
-    most = torch.cuda.max_memory_allocated() - before
+    most = torch.cuda.max_memory_allocated() - before if cuda else 0
     return forward, median_ms(backward(call, tensors), calls), most
 
 
 def rates(device, ranks, name, S, orders, inputs):
     """Lines, of each order and method."""
-    tensors = [x.to(torch.bfloat16) for x in drawn(device, (1, 32, S, 128), (1, 8, S, 128), (1, 8, S, 128))]
-    module = attn.Attention(library(name), defines={"D": 128, "Dv": 128, **({"WINDOW": inputs.pop("WINDOW")} if "WINDOW" in inputs else {})})
+    S = of_size(S)
+    tensors = [x.to(elements(device)) for x in drawn(device, (1, 32, S, 128), (1, 8, S, 128), (1, 8, S, 128))]
+    module = attn.Attention(library(name), defines=long_defines(name))
     alone = measured(lambda *t: module(*t, **inputs), tensors)
     yield f"{name} S {S}: alone forward {alone[0]:.2f} ms, backward {alone[1]:.2f}"
     for order, methods in orders:
@@ -144,13 +209,14 @@ def rates(device, ranks, name, S, orders, inputs):
 
 def decoding(device, ranks, B, S):
     """A query for each head, and keys that are spread: us, of calls and in a CUDA graph, and of what the latter is made of."""
-    q, k, v = (x.to(torch.bfloat16) for x in drawn(device, (B, 32, 1, 128), (B, 8, S, 128), (B, 8, S, 128)))
+    S, B = of_size(S), min(B, 4) if SMALL else B
+    q, k, v = (x.to(elements(device)) for x in drawn(device, (B, 32, 1, 128), (B, 8, S, 128), (B, 8, S, 128)))
     defines = {"D": 128, "Dv": 128}
     module = attn.Attention(library("softmax"), defines=defines)
     rows, keys = attn.Spread(None, 1, "replicated"), attn.Spread(None, S)
     own = [keys.shard(x, 2) for x in (k, v)]
     runs = {"alone": lambda: module(q, k, v), "spread": lambda: module(q, *own, spread=rows, kv_spread=keys)}
-    kernel = attn.compile(library("softmax"), defines=defines, target=_torch._target(device), dtype="bf16", phase="part")
+    kernel = attn.compile(library("softmax"), defines=defines, target=_torch._target(device), dtype=elements(device), phase="part")
     at = {"q_offset": S - 1, "Sk_all": S, "kv_first": keys.pieces[keys.rank][0][0]}
     at = {n: x for n, x in at.items() if n in kernel.part.sizes}
     message = _Message(keys.within, device)
@@ -169,13 +235,15 @@ def decoding(device, ranks, B, S):
 
 
 PAGE = 16
+REPLAYS = 5 if ONCE else 1000
 
 
 def paged(device, ranks, B, S, block):
     """The same of caches in pages, whose sequences have lengths of their own."""
+    S, B = max(of_size(S), block * ranks), min(B, 4) if SMALL else B
     rank = dist.get_rank()
-    kernel = attn.compile(library("causal"), defines={"D": 128, "Dv": 128}, target=_torch._target(device), dtype="bf16", layout=f"paged:{PAGE}", phase="fwd,part")
-    q, k, v = (x.to(torch.bfloat16) for x in drawn(device, (B, 32, 128), (B * S // PAGE, PAGE, 8, 128), (B * S // PAGE, PAGE, 8, 128)))
+    kernel = attn.compile(library("causal"), defines={"D": 128, "Dv": 128}, target=_torch._target(device), dtype=elements(device), layout=f"paged:{PAGE}", phase="fwd,part")
+    q, k, v = (x.to(elements(device)) for x in drawn(device, (B, 32, 128), (B * S // PAGE, PAGE, 8, 128), (B * S // PAGE, PAGE, 8, 128)))
     table = torch.randperm(B * S // PAGE, generator=torch.Generator().manual_seed(1)).to(torch.int32).reshape(B, S // PAGE).to(device)
     lens = (S - torch.arange(B, dtype=torch.int32) % 64 * 7 % (S // 2)).to(torch.int32).to(device)
     pages = attn.SpreadPages(None, block)
@@ -187,12 +255,17 @@ def paged(device, ranks, B, S, block):
     for name, run in runs.items():
         run()
         line += f" {name} {median_ms(run, 20) * 1e3:.0f} us, in a graph {in_graph_us(run):.0f};"
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = pages(kernel, q, k, v, page_table=own, kv_len=lens)
+    if device.type == "cuda":
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = pages(kernel, q, k, v, page_table=own, kv_len=lens)
+        again = graph.replay
+    else:
+        found = torch.empty_like(q)
+        again = lambda: pages(kernel, q, k, v, page_table=own, kv_len=lens, out=found)  # noqa: E731
     lens -= 5  # lengths may change between replays
-    for _ in range(100):
-        graph.replay()
+    for _ in range(REPLAYS):
+        again()
     expected = runs["alone"]().float()
     error = (found.float() - expected).norm() / expected.norm()
     return f"{line} {error:.1e} apart", bool(error < 1e-2)
@@ -200,8 +273,8 @@ def paged(device, ranks, B, S, block):
 
 def compiled(device):
     """torch.compile in one graph, forward and backward, beside calls."""
-    module, S = attn.Attention(library("causal")), 1000
-    q, k, v, do = (x.to(torch.bfloat16) for x in drawn(device, (2, 8, S, 64), (2, 2, S, 64), (2, 2, S, 64), (2, 8, S, 64)))
+    module, S = attn.Attention(library("causal")), of_size(1000)
+    q, k, v, do = (x.to(elements(device)) for x in drawn(device, (2, 8, S, 64), (2, 2, S, 64), (2, 2, S, 64), (2, 8, S, 64)))
     worst = 0.0
     for method in "keys", "heads":
         sp = attn.Spread(None, S, "zigzag")
@@ -220,6 +293,7 @@ def told(name, alone, over, ranks, error):
 def peer(device, ranks, S, rotate, backend, causal=True):
     """PyTorch's ring, with its own balance, by either way for keys to travel."""
     import torch.nn.functional as F
+    S = of_size(S)
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.experimental import _attention, context_parallel
     from torch.distributed.tensor.experimental._attention import context_parallel_unshard
@@ -228,9 +302,9 @@ def peer(device, ranks, S, rotate, backend, causal=True):
     def call(*tensors):  # the context puts its own in the place of this function
         return F.scaled_dot_product_attention(*tensors, is_causal=causal)
 
-    q, k, v = (x.to(torch.bfloat16) for x in drawn(device, (1, 32, S, 128), (1, 8, S, 128), (1, 8, S, 128)))
+    q, k, v = (x.to(elements(device)) for x in drawn(device, (1, 32, S, 128), (1, 8, S, 128), (1, 8, S, 128)))
     whole = [q, *[x.repeat_interleave(4, 1) for x in (k, v)]]  # its ring takes as many heads of keys
-    mesh = init_device_mesh("cuda", (ranks,))
+    mesh = init_device_mesh(device.type, (ranks,))
     _attention.set_rotate_method(rotate)
     by = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}[backend]
     with sdpa_kernel(by):
@@ -253,8 +327,8 @@ def flex(device, ranks, name, S, inputs):
     from torch.distributed.tensor.parallel import parallelize_module
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    q, k, v = (x.to(torch.bfloat16) for x in drawn(device, (1, 32, S, 128), (1, 8, S, 128), (1, 8, S, 128)))
-    mesh = init_device_mesh("cuda", (ranks,))
+    q, k, v = (x.to(elements(device)) for x in drawn(device, (1, 32, S, 128), (1, 8, S, 128), (1, 8, S, 128)))
+    mesh = init_device_mesh(device.type, (ranks,))
     doc = inputs.get("doc")
     masks = {"sliding_window": lambda b, h, i, j: (i >= j) & (i - j < 4096), "document": lambda b, h, i, j: (doc[b, i] == doc[b, j]) & (i >= j),
              "softcap": lambda b, h, i, j: i >= j}  # fmt: skip
@@ -288,58 +362,66 @@ def flex(device, ranks, name, S, inputs):
 
 def timeline(device, ranks, name, S, order, inputs):
     """Of what a layer's time is made: kernels of one kind, in us of a layer; and a trace of PyTorch's profiler in $OUT."""
-    tensors = [x.to(torch.bfloat16) for x in drawn(device, (1, 32, S, 128), (1, 8, S, 128), (1, 8, S, 128))]
-    module = attn.Attention(library(name), defines={"D": 128, "Dv": 128, **({"WINDOW": inputs.pop("WINDOW")} if "WINDOW" in inputs else {})})
+    S = of_size(S)
+    tensors = [x.to(elements(device)) for x in drawn(device, (1, 32, S, 128), (1, 8, S, 128), (1, 8, S, 128))]
+    module = attn.Attention(library(name), defines=long_defines(name))
     over = how(order, "keys", S, module, inputs)
     own, given = [over["spread"].shard(x, 2) for x in tensors], of_rank(over["spread"], inputs)
     runs = {"forward": lambda: module(*own, **given, **over)}
     runs["backward"] = backward(lambda *t: module(*t, **given, **over), own)
     for phase, run in runs.items():
         run()
-        torch.cuda.synchronize()
+        ended(device)
         dist.barrier()
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU]) as profile:
+        cuda = [torch.profiler.ProfilerActivity.CUDA] if device.type == "cuda" else []
+        with torch.profiler.profile(activities=[*cuda, torch.profiler.ProfilerActivity.CPU]) as profile:
             for _ in range(4):
                 run()
-            torch.cuda.synchronize()
+            ended(device)
         if os.environ.get("OUT"):
             profile.export_chrome_trace(os.path.join(os.environ["OUT"], f"{name}_{order}_{phase}_{dist.get_rank()}.json.gz"))
-        found = sorted(((e.device_time_total / 4, e.key, e.count // 4) for e in profile.key_averages() if e.device_time_total), reverse=True)
+        found = sorted(((getattr(e, "device_time_total", 0) / 4, e.key, e.count // 4) for e in profile.key_averages()), reverse=True)
         yield f"{name} {order} {phase}: " + "; ".join(f"{key[:48]} x{count} {us:.0f}" for us, key, count in found[:8])
 
 
-def recurrent(device, ranks, name, S, D=128, H=16):
-    """A recurrence of `ranks` times as many positions, beside one GPU that has S; and each way to pass the state beside one GPU."""
+def of_recurrence(device, S, D, H, dtype):
+    q, k, v, decay, beta = drawn(device, (1, H, S, D), (1, H, S, D), (1, H, S, D), (1, H, S), (1, H, S))
+    k = k / k.norm(dim=-1, keepdim=True)
+    return {**{n: x.to(dtype) for n, x in (("q", q * D**-0.5), ("k", k), ("v", v))}, "log_decay": -0.1 * decay.abs(), "beta": beta.sigmoid()}
+
+
+def passed_on(device, name, D, dtype, bound, S=8192, H=8):
+    """Each way for a state to pass from rank to rank, beside one GPU."""
     from attn import _recur_ranks
 
-    def operands(S, D, H):
-        q, k, v, decay, beta = drawn(device, (1, H, S, D), (1, H, S, D), (1, H, S, D), (1, H, S), (1, H, S))
-        k = k / k.norm(dim=-1, keepdim=True)
-        return {**{n: x.to(torch.bfloat16) for n, x in (("q", q * D**-0.5), ("k", k), ("v", v))}, "log_decay": -0.1 * decay.abs(), "beta": beta.sigmoid()}
-
-    def run(module, given, do, **spread):
+    def run(given, do, **spread):
         leaves = [x.clone().requires_grad_() for x in given.values()]
         o = module(**dict(zip(given, leaves)), **spread)
         return [o, *torch.autograd.grad(o, leaves, do)]
 
-    module, few = attn.Recurrence(library(name), defines={"D": D, "Dv": D}), operands(8192, D, H)
-    do = drawn(device, (1, H, 8192, D))[0].to(torch.bfloat16)
-    expected, sp, maps = run(module, few, do), attn.Spread(None, 8192, "zigzag"), _recur_ranks.MAPS
-    for way, _recur_ranks.MAPS in (("turns", maps), ("maps", 0)):
-        found = run(module, {n: sp.shard(x, 2) for n, x in few.items()}, sp.shard(do, 2), spread=sp)
-        worst = max(float((sp.unshard(x.detach(), 2).float() - y.float()).norm() / y.float().norm()) for x, y in zip(found, expected))
-        yield f"{name} by {way}: relative error {worst:.1e}", worst < 3e-2
+    S = of_size(S)
+    module, given = attn.Recurrence(library(name), defines={"D": D, "Dv": D}), of_recurrence(device, S, D, H, dtype)
+    do = drawn(device, (1, H, S, D))[0].to(dtype)
+    wanted, maps = run(given, do), _recur_ranks.MAPS
+    for order in "contiguous", "zigzag":
+        sp = attn.Spread(None, S, order)
+        for way, _recur_ranks.MAPS in (("turns", maps), ("maps", 0)):
+            found = run({n: sp.shard(x, 2) for n, x in given.items()}, sp.shard(do, 2), spread=sp)
+            worst = max(float((sp.unshard(x.detach(), 2).float() - y.float()).norm() / y.float().norm()) for x, y in zip(found, wanted))
+            yield f"{'ok  ' if worst < bound else 'FAIL'} {name} {dtype} S {S} D {D} {order} by {way}: relative error {worst:.1e}, bound {bound:.1e}", worst < bound
     _recur_ranks.MAPS = maps
-    one, S = operands(S, D, H), S * ranks
+
+
+def recurrent(device, ranks, name, S, D=128, H=16):
+    """A recurrence of `ranks` times as many positions, beside one GPU that has S."""
+    one, S = of_recurrence(device, of_size(S), D, H, elements(device)), of_size(S) * ranks
+    module = attn.Recurrence(library(name), defines={"D": D, "Dv": D})
     call = lambda *x, **spread: module(**dict(zip(one, x)), **spread)  # noqa: E731
     alone = measured(call, list(one.values()))
-    whole, sp = operands(S, D, H), attn.Spread(None, S)
+    whole, sp = of_recurrence(device, S, D, H, elements(device)), attn.Spread(None, S)
     own = [sp.shard(x, 2) for x in whole.values()]
-    for groups in 4, 8, 16:
-        _recur_ranks.GROUPS = groups
-        f, b, _ = measured(lambda *x: call(*x, spread=sp), own)
-        yield (f"{name} S {S}, {groups} groups: alone {S // ranks} forward {alone[0]:.2f} ms, backward {alone[1]:.2f}; over {ranks} {f:.2f}: {alone[0] / f:.3f} of one; "
-               f"{b:.2f}: {alone[1] / b:.3f}"), None  # fmt: skip
+    f, b, _ = measured(lambda *x: call(*x, spread=sp), own)
+    yield f"{name} S {S}: alone {S // ranks} forward {alone[0]:.2f} ms, backward {alone[1]:.2f}; over {ranks} {f:.2f}: {alone[0] / f:.3f} of one; {b:.2f}: {alone[1] / b:.3f}", None
 
 
 def documents(device, S, of=4096):
@@ -349,38 +431,58 @@ def documents(device, S, of=4096):
 
 
 CASES = "causal", "softmax", "sliding_window", "alibi", "softcap", "attention_sink", "document"
-RATES = ("causal", 65536, (("zigzag", "keys heads"),), {}), ("softmax", 32768, (("contiguous", "keys"),), {}), \
-    ("sliding_window", 65536, (("contiguous", "keys heads"),), {"WINDOW": 4096}), \
-    ("document", 65536, (("zigzag", "keys"), ("balanced", "keys")), {"doc": documents}), ("softcap", 32768, (("zigzag", "keys"),), {})  # fmt: skip
+METHODS = {"causal": ("keys", "heads", "chunks"), "alibi": ("keys", "chunks"), "document": ("keys", "heads", "chunks")}  # alibi reads h
+RATES = {
+    "causal": (65536, (("zigzag", "keys heads"),)),
+    "softmax": (32768, (("contiguous", "keys"),)),
+    "sliding_window": (65536, (("contiguous", "keys"),)),
+    "document": (65536, (("zigzag", "keys"), ("balanced", "keys"))),
+    "softcap": (32768, (("zigzag", "keys"),)),
+}
 
 
-def compile_all(names):
+def compile_all(sections, target):
     """At once, by the processors of this machine: the ranks find them in the cache."""
-    wanted = [(name, {}, 64, e, p) for name in names for e in ("f32", "bf16") for p in ("fwd,bwd", "piece,bwd", "part,bwd")]
-    for name, _, _, inputs in RATES:
-        defines = {"D": 128, "Dv": 128, **({"WINDOW": inputs["WINDOW"]} if "WINDOW" in inputs else {})}
-        wanted += [(name, defines, 128, "bf16", p) for p in ("fwd,bwd", "piece,bwd")]
-    target = _torch._target(torch.device("cuda"))
+    wanted = []
+    for section, names in sections:
+        for name in names or CASES if section == "check" else ():
+            of_methods = {"keys": "piece,bwd", "heads": "fwd,bwd", "chunks": "part,bwd"}
+            wanted += [(name, defines(name), 64, e, of_methods[m]) for m in METHODS.get(name, ("keys", "heads")) for e in ("f32", "bf16")]
+        for name in names or RATES if section in ("rates", "timeline") else ():
+            wanted += [(name, long_defines(name), 128, "bf16", p) for p in ("fwd,bwd", "piece,bwd")]
+        for D, e in ((128, "bf16"), (64, "f32")) if section == "recur" else ():
+            wanted.append(("gated_deltanet", {"D": D, "Dv": D}, D, e, "fwd,bwd"))
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        made = [pool.submit(_torch._kernel, _torch._specify(library(n), None, d, (), (), 3, None), D, D, e, target, p) for n, d, D, e, p in wanted]
+        kinds = ["recurrence" if n == "gated_deltanet" else "attention" for n, *_ in wanted]
+        emits = [[(), ("state",)] if kind == "recurrence" else [()] for kind in kinds]
+        made = [
+            pool.submit(_torch._kernel, _torch._specify(library(n), None, d, (), emit, 3, None, kind), D, D, e, target, p)
+            for (n, d, D, e, p), kind, each in zip(wanted, kinds, emits)
+            for emit in each
+        ]
         for x in made:
             x.result()
 
 
-def checks(device):
-    S = 1000
-    given = {"attention_sink": {"sink": torch.zeros(8, device=device)}, "document": {"doc": documents(device, S, 100).expand(2, S).contiguous()}}
-    cases = [(order, method, name) for order in ("contiguous", "zigzag") for method in ("keys", "chunks") for name in CASES]
-    cases += [("zigzag", "heads", name) for name in CASES if name != "alibi"]  # which reads h
-    for order, method, name in [*cases, *[("balanced", method, "document") for method in ("keys", "chunks", "heads")]]:
-        for dtype, bound in ((torch.float32, 2e-5), (torch.bfloat16, 1.2e-2)):
-            yield compare(device, library(name), given.get(name, {}), S, 64, order, method, dtype, bound)
+def checks(device, names):
+    S = of_size(1000)
+    given = {"attention_sink": {"sink": drawn(device, (8,))[0]}, "document": {"doc": documents(device, S, S // 8).expand(2, S).contiguous()}}
+    types = ((torch.float32, 2e-5), (torch.bfloat16, 1.2e-2)) if device.type == "cuda" else ((torch.float32, 2e-5),)
+    for name in names or CASES:
+        orders = "contiguous", "zigzag", *(["balanced"] if name == "document" else [])
+        for method in METHODS.get(name, ("keys", "heads")):
+            for order in orders if method == "keys" else orders[-1:]:
+                for dtype, bound in types:
+                    yield compare(device, name, given.get(name, {}), S, 64, order, method, dtype, bound)
 
 
-def all_rates(device, ranks):
-    for name, S, orders, inputs in RATES:
-        given = {n: x(device, S) if callable(x) else x for n, x in inputs.items()}
-        yield from ((line, None) for line in rates(device, ranks, name, S, orders, given))
+def inputs_of(device, name):
+    return {"doc": documents(device, of_size(RATES[name][0]))} if name == "document" else {}
+
+
+def all_rates(device, ranks, names):
+    for name in names or RATES:
+        yield from ((line, None) for line in rates(device, ranks, name, *RATES[name], inputs_of(device, name)))
 
 
 def attempt(what, call, *given):
@@ -391,44 +493,55 @@ def attempt(what, call, *given):
         return f"{what}: {type(e).__name__}: {str(e)[:300]}", None
 
 
-def peers(device, ranks):
-    for backend, rotate in ("flash", "allgather"), ("flash", "alltoall"), ("cudnn", "allgather"), ("cudnn", "alltoall"):
+def peers(device, ranks, names):
+    for name in names or ("flash.allgather", "flash.alltoall", "cudnn.allgather", "cudnn.alltoall"):
+        backend, rotate = name.split(".")
         yield attempt(f"PyTorch's, {backend}, {rotate}", peer, device, ranks, 65536, rotate, backend)
-    yield attempt("PyTorch's full, cudnn", peer, device, ranks, 32768, "allgather", "cudnn", False)
 
 
-def of_flex(device, ranks):
-    for name, S, _, inputs in RATES[2:]:
-        given = {n: x(device, S) for n, x in inputs.items() if callable(x)}
-        yield attempt(f"FlexAttention's {name}", flex, device, ranks, name, S, given)
+def of_flex(device, ranks, names):
+    for name in names or list(RATES)[2:]:
+        yield attempt(f"FlexAttention's {name}", flex, device, ranks, name, RATES[name][0], inputs_of(device, name))
 
 
-def timelines(device, ranks):
-    for name, S, orders, inputs in RATES[:1] + RATES[2:4]:
-        given = {n: x(device, S) if callable(x) else x for n, x in inputs.items()}
-        yield from ((line, None) for line in timeline(device, ranks, name, S, orders[-1][0], given))
+def timelines(device, ranks, names):
+    for name in names or ("causal", "sliding_window", "document"):
+        yield from ((line, None) for line in timeline(device, ranks, name, RATES[name][0], RATES[name][1][-1][0], inputs_of(device, name)))
+
+
+def recurrences(device, ranks, names):
+    if not names or "check" in names:
+        yield from passed_on(device, "gated_deltanet", 64, torch.float32, 1e-4)
+        if device.type == "cuda":
+            yield from passed_on(device, "gated_deltanet", 128, torch.bfloat16, 3e-2)
+    if not names or "rates" in names:
+        yield from recurrent(device, ranks, "gated_deltanet", 65536)
 
 
 SECTIONS = {
-    "check": lambda device, ranks: checks(device),
-    "decode": lambda device, ranks: (decoding(device, ranks, B, S) for B, S in ((64, 8192), (1, 131072))),
-    "paged": lambda device, ranks: (paged(device, ranks, *case) for case in ((64, 8192, 16), (1, 131072, 16), (1, 131072, 512))),
-    "compile": lambda device, ranks: (compiled(device) for _ in range(1)),
+    "check": lambda device, ranks, names: checks(device, names),
+    "recur": recurrences,
     "rates": all_rates,
+    "decode": lambda device, ranks, names: (decoding(device, ranks, B, S) for B, S in ((64, 8192), (1, 131072))),
+    "paged": lambda device, ranks, names: (paged(device, ranks, *case) for case in ((64, 8192, 16), (1, 131072, 16), (1, 131072, 512))),
+    "compile": lambda device, ranks, names: (compiled(device) for _ in range(1)),
+    "timeline": timelines,
     "peers": peers,
     "flex": of_flex,
-    "recur": lambda device, ranks: recurrent(device, ranks, "gated_deltanet", 65536),
-    "timeline": timelines,
-}  # fmt: skip
+}
 
 
 def process(rank, ranks, store, told, sections):
-    torch.cuda.set_device(rank)
-    device = torch.device("cuda", rank)
-    dist.init_process_group("nccl", init_method="file://" + store, rank=rank, world_size=ranks, timeout=datetime.timedelta(seconds=60))
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda", rank) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(rank)
+    else:
+        torch.set_num_threads(1)
+    dist.init_process_group("nccl" if cuda else "gloo", init_method="file://" + store, rank=rank, world_size=ranks, timeout=datetime.timedelta(seconds=60))
     failed = passed = 0
-    for section in sections:
-        for line, good in SECTIONS[section](device, ranks):
+    for section, names in sections:
+        for line, good in SECTIONS[section](device, ranks, names):
             passed, failed = passed + (good is True), failed + (good is False)
             if rank == 0:
                 print(line, flush=True)
@@ -437,13 +550,18 @@ def process(rank, ranks, store, told, sections):
     dist.destroy_process_group()
 
 
-def main(sections):
-    count = torch.cuda.device_count()
+def main(arguments):
+    listed = [a.partition(":") for a in arguments if not a.startswith("--")]
+    sections = [(section, [n for n in names.split(",") if n]) for section, _, names in listed] or [(section, []) for section in SECTIONS]
+    if "--compile" in arguments:
+        compile_all(sections, "sm_90a")
+        return 0
+    count = torch.cuda.device_count() or (2 if SMALL else 0)
     if not count:
         print("SKIPPED: PyTorch sees no GPU\n0 passed, 0 failed")
         return 0
-    if {"check", "rates", "timeline"} & set(sections):
-        compile_all(CASES if "check" in sections else ())
+    if torch.cuda.is_available():
+        compile_all(sections, _torch._target(torch.device("cuda")))
     told = mp.get_context("spawn").SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(process, (count, os.path.join(folder, "store"), told, sections), nprocs=count)
@@ -453,4 +571,4 @@ def main(sections):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:] or list(SECTIONS)))
+    sys.exit(main(sys.argv[1:]))

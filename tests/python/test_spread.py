@@ -185,8 +185,21 @@ def compare_variants(ranks, group):
         compare(group, "causal", 5, "zigzag", method=method)
         compare(group, "causal", S, order=mixed[mixed < S], lengths=lengths, method=method)
     decode(ranks, group)
+    q, k, v = drawn(1, (2, 4, S, 16), (2, 2, S - 30, 16), (2, 2, S - 30, 16))  # fewer keys than queries: the first query is at 0
+    sp, kv = attn.Spread(group, S, "zigzag"), attn.Spread(group, S - 30)
+    for method in "keys", "heads", "queries":
+        found = attn.attention(library("causal"), sp.shard(q, 2), kv.shard(k, 2), kv.shard(v, 2), spread=sp, kv_spread=kv, method=method)
+        close(sp.unshard(found, 2), attn.attention(library("causal"), q, k, v), f"fewer keys, {method}")
     for H, Hkv in ((6, 1), (6, 6), (6, 3), (2, 2)):  # heads of keys that several ranks have, and ranks without a head
         compare(group, "causal", 150, H=H, Hkv=Hkv, method="heads")
+
+
+def queried(module, given, wants, weigh, **spread):
+    found = module(**given, **spread)
+    found = found if isinstance(found, tuple) else (found,)
+    if wants:
+        torch.autograd.backward(found, [weigh(x) for x in found])
+    return [x.detach() for x in found]
 
 
 def decode(ranks, group):
@@ -200,18 +213,36 @@ def decode(ranks, group):
         if name in ("rows", "twice") or i % 3 != ranks % 3:
             continue
         source, inputs, along, emits, _ = case
+        if name == "learned":  # the gradient of a maximum needs all keys of a row
+            source, emits = LEARNED.replace("emit top = rowmax(s); ", ""), ()
         module = attn.Attention(source, emit=emits)
         q, k, v = drawn(1, (2, 4, rows, 16), (2, 2, S, 16), (2, 2, S, 16))
         if name == "plain":
             q, k = q[..., :8], k[..., :8]
-        inputs = {n: x.detach() if isinstance(x, torch.Tensor) else x for n, x in inputs.items()}
-        expected = module(q, k, v, **inputs)
-        for sp, kv in zip(of_rows, spreads):
-            given = {n: kv.shard(x, x.dim() - 1) if n in along else x for n, x in inputs.items()}
-            whole = [n for n, x in inputs.items() if n not in along and isinstance(x, torch.Tensor) and x.shape[-1:] == (S,)]
-            found = module(sp.shard(q, 2), kv.shard(k, 2), kv.shard(v, 2), **given, spread=sp, kv_spread=kv, whole=whole, method="queries")
-            for x, wanted in zip(*[y if emits else [y] for y in (found, expected)]):
-                close(sp.unshard(x, 2), wanted, f"{name}: queries to keys {kv}")
+        for wants in False, True:
+            all_of_them = {"q": q, "k": k, "v": v, **inputs}
+            all_of_them = {n: leaves([x])[0] if wants else x.detach() if isinstance(x, torch.Tensor) else x for n, x in all_of_them.items()}
+            weights = {4: drawn(9, (2, 4, rows, 16))[0], 3: drawn(9, (2, 4, rows))[0]}
+            expected = queried(module, all_of_them, wants, lambda x: weights[x.dim()])  # noqa: B023
+            for sp, kv in zip(of_rows, spreads):
+                lies = {"q": sp, "k": kv, "v": kv, **dict.fromkeys(along, kv)}
+
+                def own(n, x):
+                    return lies[n].shard(x.detach(), 2 if n in "qkv" else x.dim() - 1).requires_grad_(x.requires_grad) if n in lies else leaves([x])[0] if wants else x  # noqa: B023
+
+                given = {n: own(n, x) for n, x in all_of_them.items()}
+                whole = [n for n, x in inputs.items() if n not in along and isinstance(x, torch.Tensor) and x.shape[-1:] == (S,)]
+                found = queried(module, given, wants, lambda x: sp.shard(weights[x.dim()], 2), spread=sp, kv_spread=kv, whole=whole, method="queries")  # noqa: B023
+                for x, wanted in zip(found, expected):
+                    close(sp.unshard(x, 2), wanted, f"{name}: queries to keys {kv}")
+                for n, x in all_of_them.items() if wants else ():
+                    if isinstance(x, torch.Tensor) and x.grad is not None:
+                        share = given[n].grad if given[n].grad is not None else torch.zeros_like(given[n])
+                        if n in lies:
+                            share = lies[n].unshard(share, 2 if n in "qkv" else x.dim() - 1)
+                        else:
+                            dist.all_reduce(share, group=group)
+                        close(share, x.grad, f"{name}: d{n} of queries {sp} to keys {kv}")
 
 
     module, kv = attn.Attention(library("causal"), defines={"D": 16, "Dv": 16}), attn.Spread(group, 140, "striped:16")
@@ -302,6 +333,68 @@ def work_of_pages(rank, ranks, group):
     raises(TypeError, "kernel: takes one that attn.compile", lambda: pages(attn.compile(library("causal")), rows, k, v, kv_len=kv_len))
     raises(ValueError, "block: is 0", lambda: attn.SpreadPages(group, 0))
     good()
+
+
+def work_of_packed(rank, ranks, group):
+    """Sequences one behind the other, cut anywhere: rows and keys of other lengths, rows that no sequence has, one sequence in two pieces of a rank."""
+    starts, kv_starts = torch.tensor([2, 40, 40, 57, 150, 171]), torch.tensor([0, 45, 60, 77, 170, 180])
+    T, Tk, H, D = 175, 184, 4, 16
+    bias, sink, of_rows, of_sequences = drawn(8, (Tk, H), (H,), (T, H), (5, H))
+    source = """
+import std.mask;
+import std.normalization;
+attention packed {
+    dim D = 16;
+    input bias: f32[B, H, Sk] grad;
+    input sink: f32[H] grad;
+    input row: f32[B, H, Sq] grad;
+    input heat: f32[B, H] grad;
+    score(q, k) = dot(q, k) * rsqrt(D);
+    modify(s, b, h, i, j) = (s + bias[b, h, j] + row[b, h, i - q_offset]) * heat[b, h] - 0.01 * f32(i - j) * f32(Sk) / 64;
+    mask(b, h, i, j) = causal(i, j) && i - j < 60;
+    normalize(s, b, h) = softmax_with_sink(s, sink[h]);
+}
+"""
+    cases = (
+        (source, {"bias": bias, "sink": sink, "row": of_rows, "heat": of_sequences}, kv_starts, Tk),
+        (library("causal"), {}, None, T),
+        (library("alibi"), {}, None, T),
+        (library("softmax"), {}, kv_starts, Tk),
+    )
+    for i, (source, inputs, of_keys, rows_of_keys) in enumerate(cases):
+        q, k, v, do = drawn(4, (T, H, D), (rows_of_keys, 2, D), (rows_of_keys, 2, D), (T, H, D))
+        module = attn.Attention(source)
+        lies = {"q": "q", "row": "q", "k": "k", "v": "k", "bias": "k"}
+        whole = {n: leaves([x])[0] for n, x in {"q": q, "k": k, "v": v, **inputs}.items()}
+        expected = module(**whole, q_start=starts, kv_start=of_keys)
+        expected.backward(do)
+        for order in ("zigzag", "contiguous", "striped:20")[i % 3 :][:2]:
+            sp = attn.Spread(group, T, order)
+            kv = sp if of_keys is None else attn.Spread(group, Tk, "contiguous", lengths=[0, *[Tk // (ranks - 1)] * (ranks - 2), Tk - Tk // (ranks - 1) * (ranks - 2)])
+            spreads, plan = {"q": sp, "k": kv}, attn.Plan()
+            for with_plan in (None, plan, plan) if i == 0 else (plan,):
+                own = {n: leaves([spreads[lies[n]].shard(x, 0) if n in lies else x])[0] for n, x in whole.items()}
+                o = module(**own, q_start=starts, kv_start=of_keys, spread=sp, kv_spread=None if kv is sp else kv, plan=with_plan)
+                o.backward(sp.shard(do, 0))
+                close(sp.unshard(o, 0), expected, f"{source} {sp}: o")
+                for n, x in own.items():
+                    share = x.grad.clone() if x.grad is not None else torch.zeros_like(x)
+                    if n in lies:
+                        share = spreads[lies[n]].unshard(share, 0)
+                    else:
+                        dist.all_reduce(share, group=group)
+                    close(share, whole[n].grad, f"{source} {sp}: d{n}")
+    named = dict(zip("qkv", (sp.shard(x, 0) for x in (q, q[:, :2], q[:, :2]))))
+    raises(ValueError, "the formulas read Sq", lambda: attn.attention(TWICE, **named, q_start=starts, spread=sp))
+    raises(ValueError, "row: has an extent Sq without B", lambda: attn.attention(SQUARE, **named, row=torch.zeros(T), q_start=starts, spread=sp))
+    raises(ValueError, "rank 0: q: has", lambda: module(named["q"][rank == 0 :], named["k"], named["v"], q_start=starts, spread=sp))
+    raises(ValueError, "q_start: is no ascending list", lambda: module(**named, q_start=starts + 100, spread=sp))
+    raises(ValueError, "method: is 'heads'", lambda: module(**named, q_start=starts, spread=sp, method="heads"))
+    raises(TypeError, "kv_start: keys have a spread of their own", lambda: module(**named, q_start=starts, spread=sp, kv_spread=attn.Spread(group, T)))
+    raises(TypeError, "method: goes with spread=", lambda: module(**named, q_start=starts, method="keys"))
+
+
+SQUARE = "attention square { dim D = 16; input row: f32[Sq]; score(q, k) = dot(q, k); modify(s, b, h, i, j) = s + row[i]; normalize(s) = s; }"
 
 
 def work_of_recurrences(rank, ranks, group):
@@ -487,6 +580,7 @@ def work_of_errors(rank, ranks, group):
     raises(ValueError, "rank 2: the variant: is softmax", lambda: attn.attention(library("softmax" if last else "causal"), q, k, v, spread=sp))
     raises(ValueError, "order: is 'zagzig'", lambda: attn.Spread(group, 100, "zagzig"))
     raises(ValueError, "rank 2: order: is zigzag, and contiguous of rank 0", lambda: attn.Spread(group, 100, "zigzag" if last else "contiguous"))
+    raises(ValueError, "reduce_dtype: is torch.int8", lambda: attn.Spread(group, 100, reduce_dtype=torch.int8))
     raises(ValueError, "order: is no permutation", lambda: attn.Spread(group, 4, torch.tensor([0, 1, 1, 2])))
     raises(ValueError, "lengths:", lambda: attn.Spread(group, 100, lengths=[100] * ranks))
     tables = """attention tables { dim D = 16; input pe: f32[B, 1, Sk, 16]; score(q, k) = (dot(q, k) + dot(q, pe)) / Sq;
@@ -499,10 +593,12 @@ def work_of_errors(rank, ranks, group):
            lambda: attn.attention(of_rows, q, k, v, x=sp.shard(torch.zeros(1, 1, 100, 16), 2), spread=sp, method="keys"))  # fmt: skip
     same = attn.Spread(group, 100, "replicated")
     raises(ValueError, "the variant has no parts", lambda: attn.attention(TWICE, q, k, v, spread=sp, method="queries"))
-    raises(ValueError, "there are no gradients (method queries)", lambda: module(q, k.requires_grad_(), v, spread=sp, method="queries"))
+    k.requires_grad_()
+    raises(ValueError, "the gradient of an emit needs all keys of a row (method queries)",
+           lambda: attn.attention(LEARNED, q, k, v, emit="top", slope=torch.ones(2), bias=torch.zeros(1, 2, len(k[0, 0])), cap=9.0, spread=sp, method="queries"))  # fmt: skip
+    k.requires_grad_(False)
     raises(ValueError, "spread: is replicated, which goes with", lambda: module(sp.unshard(q, 2), k, v, spread=same, kv_spread=sp, method="keys"))
     raises(ValueError, "kv_spread: is replicated", lambda: module(q, *[sp.unshard(x, 2) for x in (k, v)], spread=sp, kv_spread=same))
-    k.requires_grad_(False)
     raises(ValueError, "method: is 'ring'", lambda: module(q, k, v, spread=sp, method="ring"))
     raises(ValueError, "whole: doc is no array", lambda: module(q, k, v, spread=sp, whole=["doc"]))
     raises(TypeError, "goes with spread=", lambda: module(q, k, v, whole=["doc"]))
@@ -623,6 +719,10 @@ class Ranks(unittest.TestCase):
     def test_pages(self):
         for ranks in 1, 2, 3:
             self.processes.do(self, work_of_pages, ranks)
+
+    def test_sequences_one_behind_the_other(self):
+        for ranks in 2, 3:
+            self.processes.do(self, work_of_packed, ranks)
 
     def test_recurrences(self):
         for ranks in 2, 3:
