@@ -28,6 +28,7 @@ typedef struct Nv90Pipe {
     int readers;           // warpgroups that drop a stage
     const TileOp *giver;   // the role that computes what fills it; NULL: copies do
     bool by_threads;       // the producer's threads copy what fills it, piece by piece
+    bool boxes;            // or box by box, where all of it is in pages
     int leader;            // which pipe's stages and barriers a vector has; -1: its own
     int ends;  // words of its stages, which say how many rows are the sequence's; 0: none
     int bytes; // that fill a stage, with those of vectors
@@ -190,6 +191,7 @@ Val nv90_remote(Cg *cg, Val address, Val rank); // the same place in another blo
 void nv90_remote_arrive(Cg *cg, Val barrier, Val when);   // barrier: remote
 void nv90_barrier_arrive_for(Cg *cg, Val barrier, int n); // n threads
 void nv90_barrier_copied(Cg *cg, Val barrier);            // arrives once this thread's copies have
+void nv90_wait_copied(Cg *cg);                            // until this thread's pieces are there
 void nv90_remote_tell(Cg *cg, Val to, Val word, Val barrier); // stores, and arrives behind it
 void nv90_remote_wait(Cg *cg, Val barrier, Val parity);       // own; for what others tell
 void nv90_cluster_sync(Cg *cg);

@@ -29,11 +29,11 @@ static const TileOp *giver_of(const TileKernel *k, const TileValue *ring) {
     return NULL;
 }
 
-// Whether a tensor's rows come to it one by one.
-static bool by_threads(const Cg *cg, const TileValue *ring) {
+// What fills it with a tensor's rows, one by one; NULL: nothing does.
+static const TileOp *copied_by_threads(const Cg *cg, const TileValue *ring) {
     for (const TileOp *op = tile_next(&cg->k->body, NULL); op; op = tile_next(&cg->k->body, op))
-        if (tile_fills_by_threads(cg->p, cg->k, op) && op->args.data[0] == ring) return true;
-    return false;
+        if (tile_fills_by_threads(cg->p, cg->k, op) && op->args.data[0] == ring) return op;
+    return NULL;
 }
 
 // Whether a role takes a vector in a step where it has not taken the tile.
@@ -96,7 +96,9 @@ static void find_pipes(Cg *cg) {
         p.readers = readers_of(cg->k, v);
         p.giver = giver_of(cg->k, v);
         p.leader = -1, p.bytes = p.tile.bytes;
-        p.by_threads = by_threads(cg, v);
+        const TileOp *copies = copied_by_threads(cg, v);
+        p.by_threads = copies != NULL;
+        p.boxes = copies && nv90_box_rows(cg, copies) > 0;
         h->all_produce |= p.by_threads;
         assert(v->rank == 1 || p.giver || (p.tile.rows % 8 == 0 && dtype_half(v->dtype)));
         VEC_PUSH(cg->arena, &h->pipes, p);

@@ -81,6 +81,8 @@ void nv90_barrier_arrive_for(Cg *cg, Val barrier, int n) {
     say(cg, "mbarrier.arrive.shared::cta.b64 _, [$0], $1;", 2, barrier, cg_i32(cg, n));
 }
 
+void nv90_wait_copied(Cg *cg) { say(cg, "cp.async.wait_all;", 0); }
+
 void nv90_barrier_copied(Cg *cg, Val barrier) {
     say(cg, "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$0];", 1, barrier);
 }

@@ -309,43 +309,72 @@ static void start_copy(Cg *cg, const Nv90Pipe *p, Copy *c) {
 // ---- rows that are said one by one
 //
 // The producer's threads copy them, and the barrier counts each, once its pieces are there. In pages rows follow each other for a while: where a
-// tile's are all inside, one thread copies it box by box, and counts for all.
+// tile's are all inside, a thread of each warp copies some of its boxes, and counts for the warp. Pieces are seldom then, and whoever
+// writes them makes them seen by products; elsewhere whoever takes them does.
 
 static Val is_inside(Cg *cg, const TileOp *op, const Nv90Pipe *p) {
     Val end = cg_plus(cg, cg_element_begin(cg, op, p->tile.row_axis), p->tile.rows);
     return cg_icmp(cg, LLVMIntSLE, end, cg_axis_size(cg, p->tile.row_axis));
 }
 
-// Where rows lie is asked for before the wait.
-static void copy_boxes(Cg *cg, const TileOp *op, const Nv90Pipe *p, int rows) {
-    int n = p->tile.rows / rows;
-    Copy *box = ARENA_ARRAY(cg->arena, Copy, n),
-         all = copy_of(cg, op, p, stage_of(cg, p, p->fills.stage));
+static int boxes_of(const Nv90Pipe *p, int rows) {
+    return p->tile.rows / rows * ((p->tile.cols + columns_of(p) - 1) / columns_of(p));
+}
+
+// A box of one panel, the n-th of a tile.
+static Copy box_of(Cg *cg, const TileOp *op, const Nv90Pipe *p, const Copy *all, int rows, Val n) {
+    int down = p->tile.rows / rows;
+    Val panel = cg_over(cg, n, down), row = cg_sub(cg, n, cg_times(cg, panel, down));
     Val begin = cg_element_begin(cg, op, p->tile.row_axis);
+    Copy c = *all;
+    c.to = cg_add(cg, c.to, cg_times(cg, row, rows * HOME_PITCH));
+    c.to = cg_add(cg, c.to, cg_times(cg, panel, tile_panel_bytes(&p->tile)));
+    cg_element_indices(cg, op, p->tile.row_axis, cg_add(cg, begin, cg_times(cg, row, rows)), c.at);
+    c.at[c.rank - 1] = cg_add(cg, c.column, cg_times(cg, panel, HOME_PANEL));
+    return c;
+}
+
+// By one thread of a warp. Where rows lie is asked for before the wait.
+static void copy_boxes(Cg *cg, const TileOp *op, const Nv90Pipe *p, int rows) {
+    enum { WARPS = NV90_GROUP / NV_WARP };
+    int n = boxes_of(p, rows), each = (n + WARPS - 1) / WARPS, bytes = p->tile.bytes / n;
+    Copy *box = ARENA_ARRAY(cg->arena, Copy, each),
+         all = copy_of(cg, op, p, stage_of(cg, p, p->fills.stage));
+    Val warp = nv_state(cg)->warp, own = cg_i32(cg, each * bytes);
+    assert(p->bytes == p->tile.bytes);
     all.there = NULL; // rows that are inside are of some page
-    for (int i = 0; i < n; i++) {
-        box[i] = all;
-        box[i].to = cg_plus(cg, all.to, i * rows * HOME_PITCH);
-        cg_element_indices(cg, op, p->tile.row_axis, cg_plus(cg, begin, i * rows), box[i].at);
-    }
+    for (int i = 0; i < each; i++)
+        box[i] = box_of(cg, op, p, &all, rows, cg_plus(cg, warp, WARPS * i));
+    Val last = n % WARPS ? cg_below(cg, warp, n % WARPS) : NULL; // some have one less
+    if (last) own = cg_select(cg, last, own, cg_i32(cg, (each - 1) * bytes));
     wait_for_room(cg, p);
-    nv90_barrier_arrive_for(cg, all.full, NV90_GROUP - 1);
-    nv90_barrier_expect(cg, all.full, cg_i32(cg, p->bytes));
-    for (int i = 0; i < n; i++) copy_panels(cg, p, &box[i]);
+    nv90_barrier_arrive_for(cg, all.full, NV_WARP - 1);
+    nv90_barrier_expect(cg, all.full, own);
+    for (int i = 0; i < each; i++)
+        nv90_bulk_load(cg, box[i].to, box[i].map, box[i].full, box[i].at, box[i].rank,
+                       i == each - 1 ? last : NULL, false);
 }
 
 static void copy_pieces(Cg *cg, const TileOp *op, const Nv90Pipe *p) {
-    Val stage = stage_of(cg, p, p->fills.stage);
+    Val stage = stage_of(cg, p, p->fills.stage), full = barrier_at(cg, p->full, stage);
     nv_find_rows(cg, op);
     wait_for_room(cg, p);
     nv_copy_to(cg, op, stage_address(cg, p, stage));
-    nv90_barrier_copied(cg, barrier_at(cg, p->full, stage));
+    if (!p->boxes) {
+        nv90_barrier_copied(cg, full);
+        return;
+    }
+    nv90_wait_copied(cg);
+    nv90_proxy_fence(cg);
+    nv90_barrier_arrive(cg, full, NULL);
 }
 
 static void fill_by_boxes(Cg *cg, const TileOp *op, const Nv90Pipe *p, int rows) {
     Blk boxes = cg_block(cg, "boxes"), pieces = cg_block(cg, "pieces"), on = cg_block(cg, "filled");
     cg_branch(cg, is_inside(cg, op, p), boxes, pieces);
-    Blk rest = nv90_one(cg);
+    Blk one = cg_block(cg, "one"), rest = cg_block(cg, "rest");
+    cg_fork(cg, nv90_elect(cg), one, rest);
+    cg_at(cg, one);
     copy_boxes(cg, op, p, rows);
     cg_br(cg, on);
     cg_at(cg, rest);
@@ -465,11 +494,12 @@ void nv90_take(Cg *cg, const TileOp *op) {
         full = cg_select(cg, when, full, nv90_shared(cg, h->done));
         parity = cg_select(cg, when, parity, cg_i32(cg, 1));
     }
-    if (h->chain && !p->by_threads)
+    bool pieces = p->by_threads && !p->boxes;
+    if (h->chain && !pieces)
         h->chain_full = full, h->chain_parity = parity;
     else
         nv90_barrier_wait(cg, full, parity);
-    if (p->by_threads) nv90_proxy_fence(cg); // products read what threads wrote
+    if (pieces) nv90_proxy_fence(cg); // products read what threads wrote
     if (p->ends && adds_rows(cg, op, p)) clear_behind(cg, p, stage);
     cg_store(cg, stage, p->last.stage);
     cg_store(cg, parity, p->last.parity);

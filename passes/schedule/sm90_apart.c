@@ -28,6 +28,7 @@ enum {
     PAD = 16,
     SUMS = 2, // warpgroups
     PRODUCER_REGISTERS = 32,
+    SEEK_REGISTERS = 40,   // where it looks for pages
     REGISTERS = 160,       // of sums
     NUMBERS = 1024,        // of rows, that are handed over
     SLACK = 2048,          // barriers, the tile's number, alignment
@@ -43,11 +44,12 @@ enum {
 
 static Extents extents_of(Knobs s) { return (Extents){ROWS, s.keys, PAD, COLUMNS, COLUMNS}; }
 
-static Knobs shape(void) {
+static Knobs shape(const TileProgram *p) {
     return (Knobs){.said = knobs_of(FORM_SM90_APART),
                    .warpgroups = SUMS,
                    .registers = REGISTERS,
-                   .producer_registers = PRODUCER_REGISTERS,
+                   .producer_registers =
+                       p->batch == BATCH_PAGED ? SEEK_REGISTERS : PRODUCER_REGISTERS,
                    .keys = KEYS,
                    .stages = STAGES,
                    .cluster = 2};
@@ -138,7 +140,7 @@ static bool has_whole_bands(const TileProgram *p) {
 
 bool sm90_can_apart(const TileProgram *p, const TileKernel *k) {
     bool may = p->phase == PHASE_FWD && has_whole_bands(p) && !sm90_stays_alone(p, k);
-    return may && !p->split.apart && is_apart(p, k) && fits(p, k, shape());
+    return may && !p->split.apart && is_apart(p, k) && fits(p, k, shape(p));
 }
 
 // ---- packed rows
@@ -184,7 +186,7 @@ void sm90_add_pairs(TileProgram *p, int kernel) {
 // ---- extents
 
 bool sm90_bind_apart(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags) {
-    Knobs s = shape();
+    Knobs s = shape(p);
     if (!knobs_take(&s, FORM_SM90_APART, &o->schedule, diags)) return false;
     if (registers_of_scores(s) < LEAST_REGISTERS) {
         diag_error(diags, (Span){0},

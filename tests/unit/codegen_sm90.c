@@ -418,3 +418,23 @@ ARENA_TEST(large_scores_backward) {
     const char *end = strstr(delta, "\n}"), *unit = strstr(delta, "0f3F800000, 0f3FB8AA3B");
     ck_assert(unit && unit < end); // one of both
 }
+
+// In pages of known size each warp of the producer copies boxes. Pieces are behind the end of a sequence only; who writes them makes
+// products see them. With pages of any size all is pieces, which whoever takes them sees.
+TEST(boxes_of_pages) {
+    static const char text[] = "import std.normalization;\n"
+                               "attention a { dim D = 128; score(q, k) = dot(q, k); "
+                               "normalize(s) = softmax(s); }";
+    for (int page = 0; page <= 16; page += 16) {
+        Arena *a = arena_new();
+        PassOptions o = {.target = cg_target(TARGET_SM90A), .dtype = DT_BF16, .batch = BATCH_PAGED};
+        o.page = page, o.split = true;
+        const char *ptx = ptx_with(a, &o, text);
+        int pieces = count(ptx, "cp.async.mbarrier.arrive.noinc"),
+            written = count(ptx, "cp.async.wait_all;\n");
+        ck_assert_int_eq(pieces > 0, !page);
+        ck_assert_int_eq(written > 0, page > 0);
+        ck_assert_int_eq(count(ptx, "elect.sync") > 3, page > 0);
+        arena_free(a);
+    }
+}
