@@ -178,15 +178,24 @@ static bool goes_by_chunks(const TileKernel *k) {
            k->purpose == PURPOSE_ADJOINT;
 }
 
+static bool has_positions(const TileKernel *k) { // of a chunk
+    return goes_by_chunks(k) || k->purpose == PURPOSE_ONE_CHUNK;
+}
+
 // Kernels that read what others leave for each chunk: chunks of all are the same.
 static bool shares_chunks(const TileProgram *p, const TileKernel *k) {
-    return p->chunks && (goes_by_chunks(k) || k->purpose == PURPOSE_ONE_CHUNK);
+    return p->chunks && has_positions(k);
 }
 
 // free: nothing was asked for, but for the positions of chunks.
 static bool bind_axes(TileProgram *p, TileKernel *k, Knobs *s, bool free, Diags *diags) {
     enum { LEAST = 16, MOST_LOADS = 4 };
     int keys = s->keys;
+    if (has_positions(k) && (keys & (keys - 1)) != 0) {
+        diag_error(diags, (Span){0},
+                   "schedule: chunks of a recurrence are a power of two; keys is %d", keys);
+        return false;
+    }
     if (!pass_tile_columns(p, k, columns_of(p, k), UNIT_COLUMNS, diags)) return false;
     if (free) widen(p, k, s);
     Extents e = extents_of(p, k, *s);

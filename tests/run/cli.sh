@@ -216,6 +216,12 @@ gives 0 "$top/stdlib/gla.attn" --target=sm_90a --schedule=keys=32 --emit=schedul
 holds '[ "$(chunks 32)" -gt 0 ] && [ "$(chunks 64)" -eq 0 ]'
 gives 0 "$top/stdlib/retnet.attn" --phase=bwd -DD=256 -DDv=256 --dtype=f32 --target=sm_90a --emit=schedule
 holds '[ "$(chunks 16)" -gt 0 ] && [ "$(chunks 32)" -eq 0 ]'
+for name in gla retnet kda; do
+    for keys in 48 80; do
+        gives 1 "$top/stdlib/$name.attn" --phase=fwd,bwd --target=sm_80 --schedule=keys=$keys -o chunks.ptx
+        says err "chunks of a recurrence are a power of two; keys is $keys"
+    done
+done
 
 # Where there is room sums of dq are converted meanwhile.
 gives 0 "$top/stdlib/causal.attn" -DD=128 -DDv=128 --phase=bwd --dtype=bf16 --target=sm_90a -o causal.ptx
