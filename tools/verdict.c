@@ -63,7 +63,7 @@ static bool is_short(const Binding *b) { return dtype_bytes(b->sig->args.data[0]
 
 // Of f16 and bf16.
 static Status ask_stored(Slack *s, const Binding *b, const Oracle *x) {
-    if (s->is_stored || b->sig->recurrence || !is_short(b) || s->times > 1) return STATUS_DONE;
+    if (s->is_stored || b->sig->recurrence || !is_short(b)) return STATUS_DONE;
     s->is_stored = true;
     return oracle_gradients_stored(&s->stored, x, s->v, b);
 }
@@ -126,9 +126,10 @@ static double most_by_roundings(const Gradient *g, Range r, double size) {
 
 static double most_of_gradient(const void *ctx, Range r, double size) {
     const Gradient *g = ctx;
+    bool is_rounded = is_short(g->b) && !g->b->sig->recurrence;
+    if (is_rounded && g->s->times <= 1) return most_by_roundings(g, r, size);
     double most = most_by_bound(g, r, size);
-    bool finer = is_short(g->b) && !g->b->sig->recurrence && g->s->times <= 1;
-    return finer ? fmin(most, most_by_roundings(g, r, size)) : most;
+    return g->s->is_stored ? fmax(most, most_by_roundings(g, r, size)) : most;
 }
 
 // Whether an element of a gradient may be NaN, since a row that adds to it is lost: one of dq has one row.

@@ -262,9 +262,12 @@ static bool all_near(const Job *j, const Variant *v, const Binding *b, Oracle *x
         good = verdict_of(&is, &slack, b, x, i, tensor_tolerance(j->d->dtype)) == STATUS_DONE &&
                verdict_good(&is);
         if (!good && j->d->log)
-            fprintf(j->d->log, "  gradients: %s is off by %g of %g; %lld elements are not finite\n",
-                    b->sig->args.data[i].name, is.error.relative, is.most,
-                    (long long)is.error.wrong);
+            fprintf(
+                j->d->log,
+                "  gradients: %s is off by %g of %g, row %lld by %g of %g; %lld elements are not "
+                "finite\n",
+                b->sig->args.data[i].name, is.error.relative, is.most, (long long)is.row, is.off,
+                is.may, (long long)is.error.wrong);
     }
     slack_free(&slack);
     return good;
