@@ -1,33 +1,48 @@
 #!/bin/sh
 # check.sh BUILD: runs every test that needs no GPU, shows the output of each, and ends with the sum: `N passed, N failed`.
-# Each program ends with its own line of this form. A program that dies without it counts as one failure. The random variants take
-# longest; they run in parallel with the others.
+# Each program ends with its own line of this form. A program that dies without it counts as one failure. Those of one process run side by side;
+# meanwhile and after them go those that keep all cores busy.
 build=${1:-build}
 echo "== the tools"
 tests/tools.sh --versions
-logs=$(mktemp -d) || exit 1
-trap 'rm -rf "$logs"' EXIT
-export ATTNC_CACHE="$logs/cache" # not what the user has tuned
+. tests/pool.sh
+trap 'rm -rf "$pool"' EXIT
 passed=0 failed=0
 
-count() { # count STATUS LOG NAME
-    cat "$2"
-    line=$(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$2" | tail -n 1)
+count() { # count N: the command N of the pool
+    echo "== $(cat "$pool/$1.name")"
+    cat "$pool/$1.log"
+    line=$(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$pool/$1.log" | tail -n 1)
+    status=$(cat "$pool/$1.status")
     if [ -z "$line" ]; then
-        echo "$3 ended with status $1 and without a count"
+        echo "$(cat "$pool/$1.name") ended with status $status and without a count"
         failed=$((failed + 1))
         return
     fi
     f=${line#*, }
     f=${f% failed}
-    [ "$1" -ne 0 ] && [ "$f" -eq 0 ] && f=1
+    [ "$status" -ne 0 ] && [ "$f" -eq 0 ] && f=1
     passed=$((passed + ${line%% *}))
     failed=$((failed + f))
 }
-run() {
-    echo "== $*"
-    "$@" >"$logs/log" 2>&1
-    count $? "$logs/log" "$1"
+timed() { # each has a cache of its own, not what the user has tuned
+    began=$(date +%s)
+    export ATTNC_CACHE="$pool/$started.cache"
+    "$@"
+    status=$?
+    echo "$*: $(tail -n 1 "$pool/$started.log"), $(($(date +%s) - began)) s" >&8
+    return $status
+}
+exec 8>&1
+beside() { # beside COMMAND...: with others
+    start timed "$@"
+    echo "$*" >"$pool/$started.name"
+}
+run() { # run COMMAND...: has processes for all cores
+    started=$((started + 1))
+    echo "$*" >"$pool/$started.name"
+    timed "$@" >"$pool/$started.log" 2>&1
+    echo $? >"$pool/$started.status"
 }
 # unittest counts differently: each test that ran and did not fail has passed.
 unittests() { # unittests PYTHON NAME...: of tests/python
@@ -35,9 +50,9 @@ unittests() { # unittests PYTHON NAME...: of tests/python
     shift
     echo "$python: $*"
     # shellcheck disable=SC2086
-    "$python" -m unittest $(printf 'tests/python/test_%s.py ' "$@") 2>&1 | tee "$logs/python"
-    ran=$(sed -n 's/^Ran \([0-9]*\) test.*/\1/p' "$logs/python")
-    bad=$(grep -cE '^(FAIL|ERROR):' "$logs/python")
+    "$python" -m unittest $(printf 'tests/python/test_%s.py ' "$@") 2>&1 | tee "$pool/$started.python"
+    ran=$(sed -n 's/^Ran \([0-9]*\) test.*/\1/p' "$pool/$started.python")
+    bad=$(grep -cE '^(FAIL|ERROR):' "$pool/$started.python")
     echo "$((${ran:-0} - bad)) passed, $((ran ? bad : bad + 1)) failed"
 }
 ranks_test() ( # what runs on several GPUs, over gloo
@@ -54,35 +69,35 @@ torch_tests() ( # with operators, a compiler and Hugging Face's models, which De
     unittests "$(tests/tools.sh torch-python || echo python3)" torch recurrence huggingface mesh
 )
 
-("$build/tests/check_gen" 1 "${GEN:-300}" >"$logs/gen" 2>&1; echo $? >"$logs/gen.status") &
-# This takes long, and a sanitized compiler writes the same PTX.
+# The longest first.
 if [ -z "$SANITIZED" ]; then
-    (nice tests/run/assemble.sh "$build/attnc" >"$logs/ptxas" 2>&1; echo $? >"$logs/ptxas.status") &
-fi
-run "$build/tests/check_unit"
-run "$build/tests/check_lang"
-run tests/format.sh "$build/attnc"
-run tests/run/cli.sh "$build/attnc"
-run tests/run/serving.sh "$build/attnc"
-python=$(tests/tools.sh python3) || python=python3 # which then fails
-run "$python" tests/docs.py "$build"
-run "$python" tests/gallery.py "$build"
-editors_python=$(tests/tools.sh editors-python) || editors_python=python3
-run env BUILD="$build" PYTHONPATH=build/tools/editors "$editors_python" tests/editors/test_editors.py
-lsp_python=$(tests/tools.sh lsp-python) || lsp_python=python3
-run env ATTNC="$build/attnc" PYTHONPATH=build/tools/lsp "$lsp_python" tests/lsp/test_lsp.py
-if [ -z "$SANITIZED" ]; then
-    run node tests/playground/wasm.mjs "$build"
-    run node tests/playground/panes.mjs "$build"
-else echo "== tests/playground/wasm.mjs, panes.mjs: left out, WebAssembly has no sanitizer"; fi
-# the package's library cannot be loaded into a Python without the sanitizer
-if [ -z "$SANITIZED" ]; then
-    run python_tests
-    run torch_tests
-    run ranks_test
+    beside python_tests # the package's library cannot be loaded into a Python without the sanitizer
+    beside torch_tests
+    beside ranks_test
 else echo "== tests/python: left out, the build is under a sanitizer"; fi
+beside tests/run/cli.sh "$build/attnc"
+python=$(tests/tools.sh python3) || python=python3 # which then fails
+beside "$python" tests/docs.py "$build"
+beside "$python" tests/gallery.py "$build"
+beside "$build/tests/check_math" 4099
+beside tests/hsaco.sh "$build/attnc"
+beside tests/run/serving.sh "$build/attnc"
+beside "$build/tests/check_lang"
+beside tests/format.sh "$build/attnc"
+editors_python=$(tests/tools.sh editors-python) || editors_python=python3
+beside env BUILD="$build" PYTHONPATH=build/tools/editors "$editors_python" tests/editors/test_editors.py
+lsp_python=$(tests/tools.sh lsp-python) || lsp_python=python3
+beside env ATTNC="$build/attnc" PYTHONPATH=build/tools/lsp "$lsp_python" tests/lsp/test_lsp.py
+if [ -z "$SANITIZED" ]; then
+    beside node tests/playground/wasm.mjs "$build"
+    beside node tests/playground/panes.mjs "$build"
+else echo "== tests/playground/wasm.mjs, panes.mjs: left out, WebAssembly has no sanitizer"; fi
+
+if [ -z "$SANITIZED" ]; then run tests/run/assemble.sh "$build/attnc"
+else echo "== tests/run/assemble.sh: left out, a sanitized compiler writes the same PTX"; fi
+run "$build/tests/check_unit"
+run "$build/tests/check_gen" 1 "${GEN:-300}" --jobs="$(nproc)"
 run "$build/tests/check_run" stdlib
-run "$build/tests/check_math" 4099
 run "$build/tests/check_run" tests/regress
 run "$build/tests/check_gcn" stdlib
 run env QUICK=1 "$build/tests/check_gcn" stdlib/attention_sink.attn stdlib/relu.attn --turns --parts
@@ -116,14 +131,8 @@ gcn_schedule gfx942 matrix_rows=16,mt=1,keys=32,waves=2
 gcn_schedule gfx942 keys=32,waves=8,keep=0
 gcn_schedule gfx90a matrix_rows=16,mt=2,keys=64,waves=4 # where instructions of 32 rows would do
 gcn_schedule gfx1100 keys=16,waves=2
-run tests/hsaco.sh "$build/attnc"
-wait
-echo "== $build/tests/check_gen"
-count "$(cat "$logs/gen.status")" "$logs/gen" check_gen
-if [ -e "$logs/ptxas.status" ]; then
-    echo "== tests/run/assemble.sh"
-    count "$(cat "$logs/ptxas.status")" "$logs/ptxas" tests/run/assemble.sh
-else echo "== tests/run/assemble.sh: left out, the build is under a sanitizer"; fi
+finish
+for i in $(seq "$started"); do count "$i"; done
 echo "== in all"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -43,7 +43,7 @@ found=$(wc -l ir/*.[ch] frontend/*.[chly] passes/*.[ch] passes/*/*.[ch] codegen/
 make -s format-check || bad=1
 # Suppressed: what cppcheck gets wrong about C11 (compound literals, pointers that a callback returns) and what compilers check better.
 if cppcheck=$(tests/tools.sh cppcheck); then
-    "$cppcheck" --quiet --std=c11 --enable=warning,portability --inline-suppr --error-exitcode=1 -I. -D__x86_64__ \
+    "$cppcheck" --quiet -j "$(nproc)" --std=c11 --enable=warning,portability --inline-suppr --error-exitcode=1 -I. -D__x86_64__ \
         --include=tests/cppcheck.h --suppress=missingInclude \
         --suppress=missingIncludeSystem --suppress=normalCheckLevelMaxBranches --suppress=uninitvar --suppress=ctuuninitvar --suppress=returnDanglingLifetime --suppress=internalAstError ir frontend passes runtime tools || bad=1
 else bad=1; fi

@@ -1,30 +1,30 @@
 #!/bin/sh
-# assemble.sh ATTNC: assembles the library's PTX for sm_90a, and some for sm_80, by the rules of tests/ptxas.sh. Also checks that these rules find bad PTX.
+# assemble.sh ATTNC: assembles the library's PTX for sm_80, sm_90 and sm_90a, by the rules of tests/ptxas.sh. Also checks that these rules find bad PTX.
 attnc=$1
+. tests/pool.sh
 dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-passed=0 failed=0
+trap 'rm -rf "$dir" "$pool"' EXIT
 
-holds() { # holds NAME COMMAND...
+holds() { # holds NAME COMMAND...: side by side; a file of each is $dir/$started
     what=$1
     shift
-    if "$@" >"$dir/log" 2>&1; then passed=$((passed + 1)); else
-        echo "FAILED: $what"
-        head -n 5 "$dir/log"
-        failed=$((failed + 1))
-    fi
+    start "$@"
+    echo "$what" >"$pool/$started.name"
 }
 fails() { ! "$@"; }
-assembles_for() { # assembles_for TARGET FILE OPTION...: one variant
-    sm=$1
+assembles_for() { # assembles_for TARGETS FILE OPTION...: one variant's PTX for the first target, for all of them
+    targets=$1
     shift
-    "$attnc" -O3 --no-cache "$@" --target="$sm" --dtype=bf16 -o "$dir/x.ptx" && tests/ptxas.sh "$dir/x.ptx" "$sm"
+    "$attnc" -O3 --no-cache "$@" --target="${targets%% *}" --dtype=bf16 -o "$dir/$started.ptx" || return
+    for sm in $targets; do tests/ptxas.sh "$dir/$started.ptx" "$sm" || return; done
 }
 assembles() { assembles_for sm_90a "$@"; }
 
 for file in stdlib/*.attn; do
-    grep -q '^attention' "$file" || continue
+    grep -qE '^(attention|recurrence)' "$file" || continue
     holds "$file" assembles "$file"
+    holds "$file on sm_80 and sm_90" assembles_for 'sm_80 sm_90' "$file"
+    grep -q '^attention' "$file" || continue
     holds "$file, D=128" assembles "$file" -DD=128
 done
 for name in softmax causal relu; do holds "$name, D=256" assembles stdlib/$name.attn -DD=256; done
@@ -73,9 +73,10 @@ more=$(($(loads tests/run/norm_of_values.attn) - $(loads "$dir/plain.attn")))
 holds "a vector in pieces: $more loads" test "$more" -gt 0 -a $((more % 4)) -eq 0
 # A tile program's algorithm, scheduled pass by pass.
 scheduled() { # scheduled FILE TARGET
-    sed "s/ target host / target $2 /" "$1" >"$dir/0.tile"
-    "$attnc" "$dir/0.tile" --pass=tile -o "$dir/1.tile" && "$attnc" "$dir/1.tile" --pass=classify -o "$dir/2.tile" &&
-        "$attnc" "$dir/2.tile" --pass=schedule -o "$dir/3.tile" && "$attnc" "$dir/3.tile" --emit=asm -o "$dir/x.ptx" && tests/ptxas.sh "$dir/x.ptx" "$2"
+    x=$dir/$started
+    sed "s/ target host / target $2 /" "$1" >"$x.0.tile"
+    "$attnc" "$x.0.tile" --pass=tile -o "$x.1.tile" && "$attnc" "$x.1.tile" --pass=classify -o "$x.2.tile" &&
+        "$attnc" "$x.2.tile" --pass=schedule -o "$x.3.tile" && "$attnc" "$x.3.tile" --emit=asm -o "$x.ptx" && tests/ptxas.sh "$x.ptx" "$2"
 }
 holds 'packed rows, a tile program, on sm_80' scheduled tests/tile/packed.tile sm_80
 for sm in sm_80 sm_90a; do
@@ -93,11 +94,19 @@ holds 'and what comes of them' sh -c "tests/ptxas.sh '$dir/few.ptx' sm_90a | gre
 sed '/wgmma.wait_group.sync.aligned 1;/d' "$dir/good.ptx" >"$dir/early.ptx"
 holds 'serialized products are noticed' fails tests/ptxas.sh "$dir/early.ptx" sm_90a
 holds 'serialized products are told' sh -c "tests/ptxas.sh '$dir/early.ptx' sm_90a | grep -q C7514"
-"$attnc" -O3 --no-cache stdlib/causal.attn -DD=128 --target=sm_80 --dtype=bf16 -o "$dir/good.ptx"
-sed 's/^\.minnctapersm .*/.minnctapersm 4/' "$dir/good.ptx" >"$dir/four.ptx"
+"$attnc" -O3 --no-cache stdlib/causal.attn -DD=128 --target=sm_80 --dtype=bf16 -o "$dir/good_80.ptx"
+sed 's/^\.minnctapersm .*/.minnctapersm 4/' "$dir/good_80.ptx" >"$dir/four.ptx"
 holds 'spills on sm_80 are noticed' fails tests/ptxas.sh "$dir/four.ptx" sm_80
 echo 'no PTX' >"$dir/none.ptx"
 holds 'what is no PTX is refused' fails tests/ptxas.sh "$dir/none.ptx" sm_90a
 
-echo "$passed passed, $failed failed"
+finish
+failed=0
+for i in $(seq "$started"); do
+    [ "$(cat "$pool/$i.status")" = 0 ] && continue
+    echo "FAILED: $(cat "$pool/$i.name")"
+    head -n 5 "$pool/$i.log"
+    failed=$((failed + 1))
+done
+echo "$((started - failed)) passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -9,12 +9,11 @@
 //
 // QUICK=1 in the environment leaves the longest rows out (for slow builds: sanitizers).
 #include "tests/support/differ.h"
+#include "tests/support/workers.h"
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 enum { MAX_FILES = 256 };
 
@@ -52,10 +51,6 @@ static const Case cases[] = {
     {"B=1,H=4,Hkv=2,Sq=129,Sk=129", NULL, NULL, NULL, DT_F16},
     {"B=1,H=1,Sq=65,Sk=65", NULL, "96", "256", DT_F16},
 };
-
-typedef struct Tally {
-    int passed, failed, variants;
-} Tally;
 
 static void run_case(Tally *t, const char *path, const Case *c, int index) {
     if (getenv("QUICK") && strstr(c->shape, "1000")) return;
@@ -201,55 +196,37 @@ static int list(const char *folder, const char *only, char **path) {
                      memcmp(only, e->d_name, strlen(only)) != 0))
             continue;
         path[n] = malloc(strlen(folder) + strlen(e->d_name) + 2);
-        sprintf(path[n++], "%s/%s", folder, e->d_name);
+        sprintf(path[n], "%s/%s", folder, e->d_name);
+        if (holds_variant(path[n]))
+            n++;
+        else
+            free(path[n]);
     }
     if (d) closedir(d);
     qsort(path, (size_t)n, sizeof *path, by_name);
     return n;
 }
 
-static void run_file(Tally *t, const char *path) {
-    if (!holds_variant(path)) return;
-    t->variants++;
-    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
-        if (!cases[k].D || !has_own_type(path)) run_case(t, path, &cases[k], (int)k);
-    run_given(t, path);
-    run_compiled(t, path);
-}
+// Of a file: its cases, then its data, then what is compiled only.
+enum { CASES = sizeof cases / sizeof *cases, PIECES = CASES + 2 };
 
-// One file of `step`, in a process of its own, which writes what it found to the end that is returned.
-static int start(char **path, int n, int first, int step) {
-    int end[2];
-    if (pipe(end) != 0) return -1;
-    fflush(stdout);
-    pid_t child = fork();
-    if (child == 0) {
-        Tally t = {0};
-        for (int i = first; i < n; i += step) run_file(&t, path[i]);
-        fflush(stdout);
-        _exit(write(end[1], &t, sizeof t) == sizeof t ? EXIT_SUCCESS : EXIT_FAILURE);
-    }
-    close(end[1]);
-    return child < 0 ? close(end[0]), -1 : end[0];
+static void run_piece(void *context, int i, Tally *t) {
+    const char *path = ((char **)context)[i / PIECES];
+    int k = i % PIECES;
+    if (k == CASES)
+        run_given(t, path);
+    else if (k > CASES)
+        run_compiled(t, path);
+    else if (!cases[k].D || !has_own_type(path))
+        run_case(t, path, &cases[k], k);
 }
 
 int main(int argc, char **argv) {
     char *path[MAX_FILES];
-    Tally all = {0};
-    int part[MAX_FILES], n = list(argc > 1 ? argv[1] : "stdlib", argc > 2 ? argv[2] : NULL, path);
-    int jobs = (int)sysconf(_SC_NPROCESSORS_ONLN);
-    jobs = jobs < 1 ? 1 : jobs > MAX_FILES ? MAX_FILES : jobs;
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    for (int i = 0; i < jobs; i++) part[i] = start(path, n, i, jobs);
-    for (int i = 0; i < jobs; i++) {
-        Tally t = {0};
-        bool ended = part[i] >= 0 && read(part[i], &t, sizeof t) == sizeof t;
-        if (!ended) t.failed++, printf("FAILED: a process of %s did not end well\n", argv[0]);
-        all.passed += t.passed, all.failed += t.failed, all.variants += t.variants;
-    }
-    while (wait(NULL) > 0) continue;
+    int n = list(argc > 1 ? argv[1] : "stdlib", argc > 2 ? argv[2] : NULL, path);
+    Tally all = workers_run(argv[0], n * PIECES, run_piece, path);
     for (int i = 0; i < n; i++) free(path[i]);
-    if (!all.variants) all.failed++, printf("FAILED: no variants found\n");
+    if (!n) all.failed++, printf("FAILED: no variants found\n");
     printf("%d passed, %d failed\n", all.passed, all.failed);
     return all.failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -1,0 +1,14 @@
+// workers.h: work that is divided over processes, one for each core. Each takes the next piece as soon as it has done one.
+#ifndef TESTS_SUPPORT_WORKERS_H
+#define TESTS_SUPPORT_WORKERS_H
+
+typedef struct Tally {
+    int passed, failed;
+} Tally;
+
+// Calls piece(context, i, t) for each i below n, in some process, and gives the sum of what was added to t. A process that
+// does not end well counts as one failure of the program `name`.
+Tally workers_run(const char *name, int n, void (*piece)(void *context, int i, Tally *t),
+                  void *context);
+
+#endif
