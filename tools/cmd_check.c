@@ -110,7 +110,7 @@ static void tell_output(Text *t, const char *name, Dtype dtype, const Verdict *v
     else if (blind)
         text_printf(t, "NOTHING COMPARED (rounding in f32 may be %.2g of it)", v->most);
     else
-        text_printf(t, "%.3g (at most %.3g)", e->relative, e->largest);
+        text_printf(t, "%.3g (largest difference %.3g)", e->relative, e->largest);
     if (e->wrong)
         text_printf(t,
                     " and WRONG in %lld elements, where one of kernel and reference is not finite",
@@ -124,7 +124,7 @@ static void tell_output(Text *t, const char *name, Dtype dtype, const Verdict *v
                     (long long)v->row, v->off, v->may);
 }
 
-// One line: "good: softmax, bf16, B=1 ...: o 0.00201 (at most 0.00675), lse 5.8e-07 (...); bound 0.012".
+// One line: "good: softmax, bf16, B=1 ...: o 0.00201 (largest difference 0.00675), lse 5.8e-07 (...); bound 0.012".
 static Status compare(const Binding *b, Oracle *x, const Launch *l, Slack *slack) {
     double bound = l->tf32 ? tensor_tolerance_tf32() : tensor_tolerance(l->dtype);
     bool good = true, nothing = true; // of all outputs

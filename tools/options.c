@@ -63,9 +63,10 @@ void options_help(Verb v) {
         if (rows[i].verbs & (1 << v)) print_row(i);
     }
     if (v == VERB_CHECK)
-        printf("\nIn `relative error o R (at most A); bound F` R is ||x - x64|| / ||x64|| of all "
-               "elements, x64 being the\nfloat64 evaluation, and is held against the bound F. A is "
-               "the largest difference of one element, as it is.\n");
+        printf(
+            "\nIn `relative error o R (largest difference A); bound F` R is ||x - x64|| / ||x64|| "
+            "of all elements, x64 being\nthe float64 evaluation, and is held against the bound F. "
+            "A is of one element, as it is.\n");
     if (v == VERB_COMPILE)
         printf("\n`attnc VERB --help` tells a verb's own options, `attnc help` the language.\n");
     printf("\nExit status: 0 done, 1 the input was wrong, 2 the command line was wrong, 3 the "

@@ -747,7 +747,7 @@ says out 'no element of o is finite in the reference'
 gives 0 check energy.attn --phase=bwd --shape=Sq=9 --in do=0..0 # what is left comes from the emit
 holds '! grep -q "dq 0 " out'
 gives 0 check energy.attn --phase=bwd --shape=Sq=9 --in do=0..0 --in dtotal=0..0
-says out 'dq 0 (at most 0)'
+says out 'dq 0 (largest difference 0)'
 gives 1 check sinks.attn --in temper=1 --deterministic --phase=bwd
 says err 'gradients of inputs are added up in any order'
 gives 0 relu_attn.attn -o forward.o
