@@ -490,6 +490,32 @@ static bool is_bare_q(const Tx *i) {
     return false;
 }
 
+// What an index is at least, at every launch: so many times the extent's size, and so much more. false: nobody knows.
+typedef struct Least {
+    int sizes;
+    int64_t more;
+} Least;
+
+static bool least_of(const Elab *e, const Tx *i, int size, Least *out) {
+    bool attends = e->variant->kind == VARIANT_ATTENTION;
+    Least a, b;
+    *out = (Least){.sizes = tx_is_sym(i, TS_SIZE) && i->index == size};
+    if (i->known) return out->more = i->value.i, true;
+    if (tx_is_sym(i, TS_SIZE)) return !attends || i->index != SIZE_Q_OFFSET;
+    if (i->op == EX_SYM) return is_counter(i) && !tx_is_sym(i, TS_Q_IDX);
+    bool less = i->op == EX_SUB && i->args[1]->known;
+    if (i->op != EX_ADD && !less) return false;
+    if (!least_of(e, i->args[0], size, &a) || !least_of(e, i->args[1], size, &b)) return false;
+    *out = (Least){a.sizes + b.sizes, a.more + (less ? -b.more : b.more)};
+    return out->more <= INT32_MAX / 2; // no sum of sizes wraps
+}
+
+static bool is_behind(const Elab *e, const Tx *i, const TxExtent *x) {
+    Least l;
+    if (!least_of(e, i, x->size, &l)) return false;
+    return x->size < 0 ? l.more >= x->value : l.sizes > 0 && l.more >= 0;
+}
+
 static Tx *index_input(Elab *e, int input, Tx **v, const Span *places, int n, Span at) {
     TxInput *in = &e->variant->inputs.data[input];
     if (n != in->rank)
@@ -510,6 +536,11 @@ static Tx *index_input(Elab *e, int input, Tx **v, const Span *places, int n, Sp
         if (above && !e->dead)
             return fail(e, places[i], "index %d is outside '%s': its extent is %d here",
                         v[i]->value.i, in->name, x->value);
+        if (!e->dead && is_behind(e, v[i], x))
+            return fail(e, places[i],
+                        "this index is outside '%s' at every launch: its extent is %s", in->name,
+                        x->size < 0 ? arena_printf(e->s->arena, "%d", x->value)
+                                    : e->variant->sizes.data[x->size]);
         if (x->size == SIZE_SQ && e->variant->kind == VARIANT_ATTENTION && is_bare_q(v[i]))
             in->bare_q = true;
     }

@@ -6,6 +6,7 @@
 #include "frontend/parse.h"
 
 #include <assert.h>
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,6 +99,9 @@ float parse_float(Parse *p, Span span) {
     }
     if (v == 0 && !zero)
         diag_error(p->diags, span, "this number does not fit an f32: it is nearer to 0 than any");
+    else if (v < FLT_MIN && !zero)
+        diag_warning(p->diags, span,
+                     "this number counts as 0, as every number below 1.1754944e-38");
     return v;
 }
 

@@ -40,7 +40,7 @@ static Status format_file(const Options *o, const char *path) {
     Text t = text_new(a);
     text_puts(&t, "");
     bool good = fe_format(a, &d, is_stdin(path) ? compile_stdin : path, text, n, &t);
-    diag_print(&d, stderr);
+    if (!good) diag_print(&d, stderr); // warnings are for who compiles
     s = good ? put_text(o, path, &t, t.n != n || memcmp(t.s, text, n) != 0) : STATUS_INPUT;
     arena_free(a);
     free(text);
