@@ -245,11 +245,18 @@ static void collect(First *f, const Ex *e, bool minus, Terms *t) {
     }
 }
 
+// What a shift is subtracted from goes into no fma; nor does a quotient, which may stay approximate.
+static const Ex *uncontracted(First *f, const Ex *x) {
+    const Ex *reduced = as_reduced(f, x);
+    if (reduced) x = reduced;
+    const Ex *made = ex_is_sym(x, SYM_S, -1) ? f->s->row->modified : x;
+    return made->op == EX_DIV ? x : simp_1(f->p, EX_ROUNDED, x);
+}
+
 // (x / unit + shift) * unit
 static const Ex *difference(First *f, const Ex *x, const Ex *shift) {
     ExPool *p = f->p;
-    const Ex *reduced = x ? as_reduced(f, x) : NULL;
-    if (x) x = simp_2(p, EX_ADD, simp_1(p, EX_ROUNDED, reduced ? reduced : x), shift);
+    if (x) x = simp_2(p, EX_ADD, uncontracted(f, x), shift);
     x = simp_2(p, EX_MUL, x ? x : shift, ex_f32(p, fabsf(f->by)));
     return f->scale ? simp_2(p, EX_MUL, x, f->scale) : x;
 }
@@ -271,9 +278,7 @@ static const Ex *own_sum(First *f, const Ex *x, const Ex *shift) {
     const Ex *unit = large_own_unit(p, shift, fabs((double)f->by), f->own);
     shift = simp_1(p, EX_ROUNDED, simp_2(p, EX_MUL, shift, unit));
     if (!x) return shift;
-    const Ex *reduced = as_reduced(f, x);
-    x = simp_1(p, EX_ROUNDED, reduced ? reduced : x);
-    return simp_2(p, EX_ADD, simp_2(p, EX_MUL, x, unit), shift);
+    return simp_2(p, EX_ADD, simp_2(p, EX_MUL, uncontracted(f, x), unit), shift);
 }
 
 // exp2(x + shift + row), another way. Without an x the shift stands alone: exp(s - m) - exp(-m).

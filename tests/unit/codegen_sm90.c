@@ -300,6 +300,15 @@ ARENA_TEST(redo_early) {
     }
 }
 
+// A score over a temperature goes into an exponent that a shift is subtracted from: its quotient stays approximate.
+ARENA_TEST(quotient_in_exponent) {
+    const char *text = "import std.normalization; attention t { dim D = 128; input tau: f32[H]; "
+                       "score(q, k) = dot(q, k) * rsqrt(max(sqnorm(q) * sqnorm(k), 1e-12)); "
+                       "modify(s, b, h) = s / max(tau[h], 0.01); normalize(s) = softmax(s); }";
+    const char *ptx = ptx_scheduled(a, TARGET_SM90A, text, DT_BF16, "fixed_shift=1");
+    ck_assert(strstr(ptx, "div.full.ftz.f32") && !strstr(ptx, "div.rn"));
+}
+
 // ---- with ptxas
 
 // What it says of the code, in the arena.
