@@ -102,11 +102,11 @@ def _runs(tiles: Optional[_Tiles], line: _Line, kv_line: _Line, apart: bool) -> 
 class Plan:
     """Keeps which keys each rank needs where the mask reads inputs (documents, block lists): of them only these travel.
 
-    The first call with module(..., spread=sp, plan=p) makes it of the inputs that the mask reads, on the host. Later calls with the same sizes
-    find it, of all layers and both phases, as long as these inputs hold the same values: make a new one for a new batch, on all ranks."""
+    The first call with module(..., spread=sp, plan=p) makes it of the inputs that the mask reads, on the host, and keeps the whole of those that are integers. Later
+    calls with the same sizes find it, of all layers and both phases, as long as these inputs hold the same values: make a new one for a new batch, on all ranks."""
 
     def __init__(self) -> None:
-        self._kept: Dict[Any, _Tiles] = {}
+        self._kept: Dict[Any, Any] = {}
         self.handle = numbered(self, object())
 
 
@@ -787,16 +787,20 @@ class _Settled(NamedTuple):
     kv_spread: Spread
     along: Dict[str, str]
     turned: bool  # heads are exchanged for positions
+    whole: Dict[str, torch.Tensor]  # inputs that a plan keeps
 
     def call(self, given: Dict[str, torch.Tensor]) -> List[torch.Tensor]:
         """o and the emits, with a graph."""
+        given = {**given, **self.whole}
         return _Turned(self.local, given, *self[1:4]).forward(_torch._count(self.local.spec), self.local.call) if self.turned else self.local.call(given, self.along)
 
     def forward(self, given: Dict[str, torch.Tensor], count: int) -> List[torch.Tensor]:
         """And what the backward wants, `count` tensors in all, without a graph."""
+        given = {**given, **self.whole}
         return _Turned(self.local, given, *self[1:4]).forward(count, self.local.forward) if self.turned else self.local.forward(given, self.along)
 
     def backward(self, given: Dict[str, torch.Tensor], kept: Sequence[torch.Tensor], which: str, come: Sequence[torch.Tensor]) -> List[Optional[torch.Tensor]]:
+        given = {**given, **self.whole}
         if self.turned:
             return _Turned(self.local, given, *self[1:4]).backward(kept, which, come)
         return self.local.backward(given, self.along, kept, which, come)
@@ -821,29 +825,33 @@ def settle(spec: str, given: Dict[str, torch.Tensor], scalars: Dict[str, float],
         spread.board.agree(call, spread.always)
     offset = max(kv_spread.S - spread.S, 0) if q_offset is None else q_offset
     along = {n: e for n in given if n not in ("q", "k", "v") and n not in whole for e in ("Sq", "Sk") if e in reads.extents[n]}
-    tiles = None
+    tiles, kept = None, {}
     if spread.ranks > 1 and method != "queries" and not spread.within.everywhere and not reads.head and not reads.batch and not reads.of_mask:
         tiles = _tiles(spec, spread.S, kv_spread.S, offset)
     elif spread.ranks > 1 and plan is not None:
-        tiles = _planned(plan, spec, given, scalars, spread, kv_spread, offset, along)
+        tiles, kept = _planned(plan, spec, given, scalars, spread, kv_spread, offset, along)
     chosen = _choice(spec, method, wants, given, spread, kv_spread, reads, tiles)
     if spread.pieces == [[(0, spread.S)]] and kv_spread.pieces == [[(0, kv_spread.S)]]:  # one rank
-        return _Settled(_Local(spec, scalars, q_offset, wants, None, None, False, None), spread, kv_spread, {}, False)
+        return _Settled(_Local(spec, scalars, q_offset, wants, None, None, False, None), spread, kv_spread, {}, False, {})
     between = None if chosen == "heads" else (spread.between, kv_spread.between)
     local = _Local(spec, scalars, q_offset, wants, between, tiles, reads.apart, kv_spread.buffer, chosen, kv_spread.reduce_dtype)
-    return _Settled(local, spread, kv_spread, along, chosen not in ("keys", "queries"))
+    along = {n: e for n, e in along.items() if n not in kept}
+    return _Settled(local, spread, kv_spread, along, chosen not in ("keys", "queries"), kept)
 
 
 def _planned(plan: Plan, spec: str, given: Dict[str, torch.Tensor], scalars: Dict[str, float], spread: Spread, kv_spread: Spread,
-             offset: int, along: Dict[str, str]) -> _Tiles:  # fmt: skip
+             offset: int, along: Dict[str, str]) -> Tuple[_Tiles, Dict[str, torch.Tensor]]:  # fmt: skip
+    """And the inputs that need not travel again: integers have no gradient."""
     reads = _reads(spec)
     (B, H), sps = given["q"].shape[:2], {"Sq": spread, "Sk": kv_spread}
     key = (spec, spread.S, kv_spread.S, offset, B, H if reads.head else 0)
     if key not in plan._kept:
         arrays = {n: x.detach() for n, x in given.items() if n in reads.of_mask}
         arrays = {n: sps[along[n]].unshard(x, reads.extents[n].index(along[n])) if n in along else x for n, x in arrays.items()}
-        plan._kept[key] = _tiles_with(spec, spread.S, kv_spread.S, offset, B, H, arrays, scalars)
-    return plan._kept[key]
+        tiles = _tiles_with(spec, spread.S, kv_spread.S, offset, B, H, arrays, scalars)
+        plan._kept[key] = tiles, {n: x for n, x in arrays.items() if n in along and not x.is_floating_point()}
+    found: Tuple[_Tiles, Dict[str, torch.Tensor]] = plan._kept[key]
+    return found
 
 
 def told(spread: Any) -> ContextManager[None]:

@@ -6,7 +6,7 @@ behind the one before, which comes by groups of heads; with more, all ranks find
 import functools
 import json
 import math
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
@@ -15,8 +15,9 @@ from ._needed import _beside, _inputs, _names, _variant
 from ._spread import Interval, Spread, _length, _Line, _Move, _Travel
 
 
+COLUMNS = 16  # of values that find a factor for each channel
 GROUPS = 8  # of heads: while one rank computes the second group, the next one begins with the state of the first
-MAPS = 3  # calls for each position where all ranks work at once
+MAPS = 2  # calls for each position where all ranks work at once
 
 
 class _Map(NamedTuple):
@@ -33,6 +34,16 @@ def _map_of(spec: str) -> _Map:
     if "\n  value = v\n" not in rows:
         raise ValueError("the value is another one than v: such a recurrence does not run on a spread sequence")
     return _Map(extents, "\n  erase = " in rows, not _names(_beside(rows, extents, (("h", "H"),)), "h", "H"))
+
+
+@functools.lru_cache(maxsize=None)
+def _with_columns(spec: str, D: int, Dv: int, more: int) -> Optional[str]:
+    """The specification for more columns of v, where no formula or input hangs on how many there are."""
+    given = json.loads(spec)
+    given["defines"].pop("Dv", None)
+    wide = json.dumps(given, sort_keys=True)
+    (rows, extents), other = (_inputs(_torch._rows(wide, D=D, Dv=n)[0].partition("\nchunk")[0]) for n in (Dv, Dv + more))
+    return wide if (rows, extents) == other and not any("Dv" in e for e in extents.values()) else None
 
 
 def recur(operator: Any, spec: str, given: Dict[str, torch.Tensor], scalars: Dict[str, float], spread: Spread) -> List[torch.Tensor]:
@@ -52,7 +63,7 @@ def recur(operator: Any, spec: str, given: Dict[str, torch.Tensor], scalars: Dic
     call += [("gradients", [n for n, x in given.items() if _torch._wants_gradient(x)]), *sizes.items(), *scalars.items()]
     spread.board.agree(call, spread.always)
 
-    def run(tensors: Dict[str, torch.Tensor], *emit: str) -> List[torch.Tensor]:
+    def run(tensors: Dict[str, torch.Tensor], *emit: str, spec: str = spec) -> List[torch.Tensor]:
         asked = json.dumps({**json.loads(spec), "emit": emit}, sort_keys=True)
         made: List[torch.Tensor] = operator(list(tensors.values()), list(scalars.values()), ",".join([*tensors, *scalars]), asked)
         return made
@@ -70,13 +81,18 @@ def recur(operator: Any, spec: str, given: Dict[str, torch.Tensor], scalars: Dic
     for a, b in line.pieces[line.rank]:
         own.append({n: x.narrow(along[n], before, b - a) if n in along else x for n, x in given.items() if n != "state0"})
         before += b - a
+    columns, more = (D, D) if found.erase else (1, COLUMNS)
+    one = torch.eye(D, device=q.device) if found.erase else q.new_ones((), dtype=torch.float32)
+    one, wide = one.expand(B, H, D, more), _with_columns(spec, D, Dv, more)
     made = []
-    for piece in own:
-        none = piece["v"].new_zeros(1).expand(*piece["v"].shape[:3], D if found.erase else Dv)
-        one = torch.eye(D, device=q.device) if found.erase else q.new_ones((), dtype=torch.float32)
-        phi = run({**piece, "v": none.contiguous(), "state0": one.expand(B, H, D, none.shape[3]).contiguous()}, "state")[1]
-        made.append(torch.cat([(phi if found.erase else phi[..., :1]).flatten(), run(piece, "state")[1].flatten()]))
-    columns = D if found.erase else 1
+    for piece in own:  # Phi is the state behind 1 and values of 0: more columns of the same call, where that fits
+        none = piece["v"].new_zeros((*piece["v"].shape[:3], more))
+        if wide is None:
+            phi, psi = run({**piece, "v": none, "state0": one.contiguous()}, "state")[1], run(piece, "state")[1]
+        else:
+            start = torch.cat([one.new_zeros((B, H, D, Dv)), one], 3)
+            psi, phi = run({**piece, "v": torch.cat([piece["v"], none], 3), "state0": start}, "state", spec=wide)[1].split([Dv, more], 3)
+        made.append(torch.cat([phi[..., :columns].flatten(), psi.flatten()]))
     nothing = sum(x.flatten()[:0].sum().float() for x in given.values() if x.is_floating_point())  # a rank without rows has gradients, too
     pairs = torch.stack(made) if made else nothing * q.new_zeros((0, B * H * D * (columns + Dv)), dtype=torch.float32)
     ends = sorted(at for pieces in line.pieces for at in pieces)

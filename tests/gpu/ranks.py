@@ -320,6 +320,72 @@ def peer(device, ranks, S, rotate, backend, causal=True):
     return told(f"PyTorch's {'causal' if causal else 'full'} S {S}, {backend}, {rotate}", alone, over, ranks, error)
 
 
+def ring(device, ranks, S):
+    """As ring-flash-attention does it, by FlashAttention-3: causal, in zigzag order; keys pass from rank to rank, o is merged in f32."""
+    import flash_attn_interface as fa
+
+    rank, scale = dist.get_rank(), 128**-0.5
+    to, source = (rank + 1) % ranks, (rank - 1) % ranks
+
+    def passed(xs):
+        come = [torch.empty_like(x) for x in xs]
+        asked = [dist.P2POp(dist.isend, x.contiguous(), to) for x in xs] + [dist.P2POp(dist.irecv, x, source) for x in come]
+        return come, dist.batch_isend_irecv(asked)
+
+    def steps(q, k, v):
+        """Rows and keys that meet in each step, whether by a causal mask, and a wait for the keys after it."""
+        half, works = q.shape[1] // 2, []
+        for step in range(ranks):
+            for w in works:
+                w.wait()
+            coming, works = passed([k, v]) if step + 1 < ranks else ([k, v], [])
+            rows = slice(half, None) if step > rank else slice(None)
+            keys = slice(0, half) if 0 < step <= rank else slice(None)
+            yield step, rows, keys, k, v
+            k, v = coming
+
+    def forward(q, k, v):
+        o = lse = None
+        for step, rows, keys, k, v in steps(q, k, v):
+            found, l, *_ = fa._flash_attn_forward(q[:, rows], k[:, keys], v[:, keys], softmax_scale=scale, causal=step == 0)
+            l = l.transpose(1, 2)[..., None]
+            if o is None:
+                o, lse = found.float(), l.clone()
+            else:
+                o[:, rows] -= torch.sigmoid(l - lse[:, rows]) * (o[:, rows] - found)
+                lse[:, rows] -= torch.nn.functional.logsigmoid(lse[:, rows] - l)
+        return o.to(q.dtype), lse[..., 0].transpose(1, 2).contiguous()
+
+    def backward(q, k, v, o, lse, do):
+        dq, sums, works = torch.zeros_like(q, dtype=torch.float32), [torch.zeros_like(x, dtype=torch.float32) for x in (k, v)], []
+        for step, rows, keys, k, v in steps(q, k, v):
+            new = [torch.empty_like(x) for x in (q[:, rows], k[:, keys], v[:, keys])]
+            given = [x[:, rows].contiguous() for x in (do, q)], [x[:, keys].contiguous() for x in (k, v)], o[:, rows].contiguous(), lse[..., rows].contiguous()
+            fa._flash_attn_backward(*given[0], *given[1], *given[2:], dq=new[0], dk=new[1], dv=new[2], softmax_scale=scale, is_causal=step == 0)
+            dq[:, rows] += new[0]
+            for w in works:
+                w.wait()
+            for x, y in zip(sums, new[1:]):
+                x[:, keys] += y
+            sums, works = passed(sums)
+        for w in works:
+            w.wait()
+        return [dq.to(q.dtype), *[x.to(q.dtype) for x in sums]]
+
+    whole = [x.to(torch.bfloat16) for x in drawn(device, (1, S, 32, 128), (1, S, 8, 128), (1, S, 8, 128), (1, S, 32, 128))]
+    leaves = [x.requires_grad_() for x in whole[:3]]
+    one = fa.flash_attn_func(*leaves, causal=True)
+    wanted = [one.detach(), *torch.autograd.grad(one, leaves, whole[3], retain_graph=True)]
+    alone = median_ms(lambda: fa.flash_attn_func(*leaves, causal=True), 2), median_ms(lambda: torch.autograd.grad(one, leaves, whole[3], retain_graph=True), 2)
+    sp = attn.Spread(None, S, "zigzag")
+    q, k, v, do = (sp.shard(x.detach()) for x in whole)
+    o, lse = forward(q, k, v)
+    found = [o, *backward(q, k, v, o, lse, do)]
+    error = max(float((x.float() - sp.shard(y).float()).norm() / sp.shard(y).float().norm()) for x, y in zip(found, wanted))
+    over = median_ms(lambda: forward(q, k, v), 4), median_ms(lambda: backward(q, k, v, o, lse, do), 4), 0
+    return told(f"a ring of FlashAttention-3, causal S {S}", alone, over, ranks, error)
+
+
 def flex(device, ranks, name, S, inputs):
     """FlexAttention by PyTorch's context parallelism, which gathers all keys: its own balance, or none where that is as good."""
     from torch.distributed.device_mesh import init_device_mesh
@@ -412,16 +478,53 @@ def passed_on(device, name, D, dtype, bound, S=8192, H=8):
     _recur_ranks.MAPS = maps
 
 
+def packed(device, ranks, names):
+    """Documents one behind the other, over ranks and on one; and gradients of queries that go to keys."""
+    T, D = of_size(4000), 64
+    starts = torch.cat([documents(device, T, T // 9)[0].cpu().bincount().cumsum(0)]).to(torch.int32)
+    starts = torch.cat([starts.new_zeros(1), starts]).to(device)
+    for dtype, bound in ((torch.float32, 2e-5), (torch.bfloat16, 1.2e-2)) if device.type == "cuda" else ((torch.float32, 2e-5),):
+        q, k, v, do = (x.to(dtype) for x in drawn(device, (T, 8, D), (T, 2, D), (T, 2, D), (T, 8, D)))
+        module = attn.Attention(library("causal"))
+        leaves = [x.requires_grad_() for x in (q, k, v)]
+        o = module(*leaves, q_start=starts)
+        wanted = [o.detach(), *torch.autograd.grad(o, leaves, do)]
+        for order in "contiguous", "zigzag":
+            sp, plan = attn.Spread(None, T, order), attn.Plan()
+            own = [sp.shard(x.detach(), 0).requires_grad_() for x in leaves]
+            o = module(*own, q_start=starts, spread=sp, plan=plan)
+            found = [o.detach(), *torch.autograd.grad(o, own, sp.shard(do, 0))]
+            worst = max(float((sp.unshard(x, 0).float() - y.float()).norm() / y.float().norm()) for x, y in zip(found, wanted))
+            yield f"{'ok  ' if worst < bound else 'FAIL'} {len(starts) - 1} documents one behind the other, {dtype} {order}: relative error {worst:.1e}, bound {bound:.1e}", worst < bound
+        S, rows = of_size(2000), 40
+        q, k, v, do = (x.to(dtype) for x in drawn(device, (2, 8, rows, D), (2, 2, S, D), (2, 2, S, D), (2, 8, rows, D)))
+        module, lies = attn.Attention(library("softmax")), (attn.Spread(None, rows, "replicated"), attn.Spread(None, S), attn.Spread(None, S))
+        leaves = [x.requires_grad_() for x in (q, k, v)]
+        o = module(*leaves)
+        wanted = [o.detach(), *torch.autograd.grad(o, leaves, do)]
+        own = [sp.shard(x.detach(), 2).requires_grad_() for sp, x in zip(lies, leaves)]
+        o = module(*own, spread=lies[0], kv_spread=lies[1])
+        found = [o.detach(), *torch.autograd.grad(o, own, do)]
+        worst = max(float((sp.unshard(x, 2).float() - y.float()).norm() / y.float().norm()) for sp, x, y in zip((lies[0], *lies), found, wanted))
+        yield f"{'ok  ' if worst < bound else 'FAIL'} gradients of queries that go to keys, {dtype}: relative error {worst:.1e}, bound {bound:.1e}", worst < bound
+
+
 def recurrent(device, ranks, name, S, D=128, H=16):
-    """A recurrence of `ranks` times as many positions, beside one GPU that has S."""
+    """A recurrence of `ranks` times as many positions, beside one GPU that has S; each way."""
+    from attn import _recur_ranks
+
     one, S = of_recurrence(device, of_size(S), D, H, elements(device)), of_size(S) * ranks
     module = attn.Recurrence(library(name), defines={"D": D, "Dv": D})
     call = lambda *x, **spread: module(**dict(zip(one, x)), **spread)  # noqa: E731
     alone = measured(call, list(one.values()))
     whole, sp = of_recurrence(device, S, D, H, elements(device)), attn.Spread(None, S)
     own = [sp.shard(x, 2) for x in whole.values()]
-    f, b, _ = measured(lambda *x: call(*x, spread=sp), own)
-    yield f"{name} S {S}: alone {S // ranks} forward {alone[0]:.2f} ms, backward {alone[1]:.2f}; over {ranks} {f:.2f}: {alone[0] / f:.3f} of one; {b:.2f}: {alone[1] / b:.3f}", None
+    yield f"{name} S {S}: alone {S // ranks} forward {alone[0]:.2f} ms, backward {alone[1]:.2f}", None
+    groups, maps = _recur_ranks.GROUPS, _recur_ranks.MAPS
+    for _recur_ranks.GROUPS, _recur_ranks.MAPS, way in ((groups, maps, "its choice"), *((g, 9, f"turns of {g} groups") for g in (1, 2, 4, 8)), (groups, 0, "maps")):
+        f, b, _ = measured(lambda *x: call(*x, spread=sp), own)
+        yield f"    over {ranks}, {way}: forward {f:.2f} ms: {alone[0] / f:.3f} of one; backward {b:.2f}: {alone[1] / b:.3f}", None
+    _recur_ranks.GROUPS, _recur_ranks.MAPS = groups, maps
 
 
 def documents(device, S, of=4096):
@@ -451,12 +554,14 @@ def compile_all(sections, target):
         for name in names or RATES if section in ("rates", "timeline") else ():
             wanted += [(name, long_defines(name), 128, "bf16", p) for p in ("fwd,bwd", "piece,bwd")]
         for D, e in ((128, "bf16"), (64, "f32")) if section == "recur" else ():
-            wanted.append(("gated_deltanet", {"D": D, "Dv": D}, D, e, "fwd,bwd"))
+            wanted += [("gated_deltanet", {"D": D, "Dv": Dv}, D, e, p) for Dv in (D, 2 * D) for p in ("fwd", "fwd,bwd")]
+        if section == "packed":
+            wanted += [(n, {}, 64, e, p) for e in ("f32", "bf16") for n, p in (("softmax", "part,bwd"), ("softmax", "fwd,bwd"), ("causal", "fwd,bwd ragged"))]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         kinds = ["recurrence" if n == "gated_deltanet" else "attention" for n, *_ in wanted]
         emits = [[(), ("state",)] if kind == "recurrence" else [()] for kind in kinds]
         made = [
-            pool.submit(_torch._kernel, _torch._specify(library(n), None, d, (), emit, 3, None, kind), D, D, e, target, p)
+            pool.submit(_torch._kernel, _torch._specify(library(n), None, d, (), emit, 3, None, kind), D, d.get("Dv", D), e, target, *p.split())
             for (n, d, D, e, p), kind, each in zip(wanted, kinds, emits)
             for emit in each
         ]
@@ -499,6 +604,10 @@ def peers(device, ranks, names):
         yield attempt(f"PyTorch's, {backend}, {rotate}", peer, device, ranks, 65536, rotate, backend)
 
 
+def rings(device, ranks, names):
+    yield attempt("a ring of FlashAttention-3", ring, device, ranks, 65536)
+
+
 def of_flex(device, ranks, names):
     for name in names or list(RATES)[2:]:
         yield attempt(f"FlexAttention's {name}", flex, device, ranks, name, RATES[name][0], inputs_of(device, name))
@@ -527,6 +636,8 @@ SECTIONS = {
     "compile": lambda device, ranks, names: (compiled(device) for _ in range(1)),
     "timeline": timelines,
     "peers": peers,
+    "ring": rings,
+    "packed": packed,
     "flex": of_flex,
 }
 

@@ -547,8 +547,9 @@ def work_of_plans(rank, ranks, group):
                 found = module(*own, doc=sp.shard(doc), spread=sp, plan=with_plan, method="keys")
             close(sp.unshard(found, 2), expected, "with a plan")
         assert sum(sent[plan]) / 2 < sum(sent[None]), sent
+        assert (len(sent[plan]), len(sent[None])) == (3, 2), sent  # documents travel once in a plan
     tiles = _needed._tiles_with(module.spec, S, S, 0, 1, 1, {"doc": doc}, {})
-    assert [x.keys for x in plan._kept.values()] == [tiles.keys]
+    assert [x.keys for x, _ in plan._kept.values()] == [tiles.keys]
 
     def load(sp):
         loads = [sum(tiles.load(p) for p in pieces) for pieces in sp.pieces]
