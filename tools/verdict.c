@@ -36,16 +36,6 @@ static double slack_of_output(const Binding *b, const Oracle *x, int i) {
     return size > 0 ? 2 * off / size : 0;
 }
 
-static Status ask_slack(Slack *s, const Binding *b, const Oracle *x) {
-    if (s->asked || b->sig->recurrence) return STATUS_DONE;
-    s->asked = true;
-    Status is = oracle_gradient_sizes(&s->sizes, x, s->v, b);
-    if (is == STATUS_DONE) is = oracle_gradient_parts(&s->parts, x, s->v, b);
-    if (is == STATUS_DONE) is = oracle_gradients_written(&s->written, x, s->v, b);
-    if (is == STATUS_DONE) is = oracle_gradient_noise(&s->moved, x, s->v, b, s->step);
-    return is;
-}
-
 // A factor of do . v below f32's least normal number counts as 0. Sums over pairs of |do . v| times |q| or |k| are at most these norms' product.
 static double underflow(const Binding *b) {
     static const char *const names[] = {"do", "v", "q", "k"};
@@ -57,6 +47,17 @@ static double underflow(const Binding *b) {
         free(x);
     }
     return 0x1p-126 * norm[0] * norm[1] * fmax(norm[2], norm[3]);
+}
+
+static Status ask_slack(Slack *s, const Binding *b, const Oracle *x) {
+    if (s->asked || b->sig->recurrence) return STATUS_DONE;
+    s->asked = true;
+    s->underflow = underflow(b);
+    Status is = oracle_gradient_sizes(&s->sizes, x, s->v, b);
+    if (is == STATUS_DONE) is = oracle_gradient_parts(&s->parts, x, s->v, b);
+    if (is == STATUS_DONE) is = oracle_gradients_written(&s->written, x, s->v, b);
+    if (is == STATUS_DONE) is = oracle_gradient_noise(&s->moved, x, s->v, b, s->step);
+    return is;
 }
 
 static bool is_short(const Binding *b) { return dtype_bytes(b->sig->args.data[0].dtype) == 2; }
@@ -98,7 +99,7 @@ static double slack_in_f32(const Gradient *g, Range r) {
     const Slack *s = g->s;
     int i = g->arg;
     return 4 * s->times * norm_in(r, s->moved.out[i], NULL, g->open) +
-           2 * norm_in(r, s->written.out[i], g->x->out[i], g->open) + underflow(g->b);
+           2 * norm_in(r, s->written.out[i], g->x->out[i], g->open) + s->underflow;
 }
 
 // Elements of this size may be off by the type's bound, and by a part of their terms.

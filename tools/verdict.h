@@ -16,11 +16,12 @@ typedef struct Slack {
         times; // as much is allowed as by `check`. More than 1: and a gradient that moves by a thousandth is not asked for
     bool
         ends; // inputs are near the ends of f32: a slope may be infinite beside a 0, and the product NaN
-    Oracle sizes;   // of all that adds to an element
-    Oracle parts;   // of those that the type rounds
-    Oracle written; // as the formula as written gives them in f32
-    Oracle opened;  // the reference's where elements that hang on an open decision take part
-    Oracle moved;   // how far rounding may move it
+    Oracle sizes;     // of all that adds to an element
+    Oracle parts;     // of those that the type rounds
+    Oracle written;   // as the formula as written gives them in f32
+    Oracle opened;    // the reference's where elements that hang on an open decision take part
+    Oracle moved;     // how far rounding may move it
+    double underflow; // what is lost where a factor of do . v counts as 0
     bool asked;
     Oracle stored; // from factors that are rounded to the type; f16 and bf16 alone
     bool is_stored;

@@ -52,7 +52,7 @@ static const Case cases[] = {
     {"B=1,H=1,Sq=65,Sk=65", NULL, "96", "256", DT_F16},
 };
 
-static void run_case(Tally *t, const char *path, const Case *c, int index) {
+static void run_case(Tally *t, const char *path, const Case *c, int index, DifferKernels *kernels) {
     if (getenv("QUICK") && strstr(c->shape, "1000")) return;
     FeDefine defines[] = {{"D", c->D}, {"Dv", c->Dv}};
     int each = strstr(path, "stdlib/") ? 2 : 4; // the gradients of the last case of so many
@@ -63,6 +63,7 @@ static void run_case(Tally *t, const char *path, const Case *c, int index) {
                 .ndefines = c->D ? 2 : 0,
                 .dtype = c->dtype,
                 .level = index % 4,
+                .kernels = kernels,
                 .parts = index % each == 1 ? 1 + index % 4 : 0,
                 .gradients =
                     index % each == each - 1 && c->dtype == DT_F32 && !strstr(c->shape, "1000"),
@@ -210,6 +211,24 @@ static int list(const char *folder, const char *only, char **path) {
 // Of a file: its cases, then its data, then what is compiled only.
 enum { CASES = sizeof cases / sizeof *cases, PIECES = CASES + 2 };
 
+static bool is_same(const char *a, const char *b) { return a && b ? !strcmp(a, b) : a == b; }
+
+// Whether one compilation serves both.
+static bool share_kernels(int i, int k) {
+    const Case *a = &cases[i], *b = &cases[k];
+    return i % 4 == k % 4 && a->dtype == b->dtype && is_same(a->D, b->D) && is_same(a->Dv, b->Dv);
+}
+
+// The case, and those after it that share its kernels; nothing where one before it does.
+static void run_cases(Tally *t, const char *path, int k) {
+    for (int i = 0; i < k; i++)
+        if (share_kernels(i, k)) return;
+    DifferKernels *kernels = differ_kernels();
+    for (int i = k; i < CASES; i++)
+        if (share_kernels(i, k)) run_case(t, path, &cases[i], i, kernels);
+    differ_forget(kernels);
+}
+
 static void run_piece(void *context, int i, Tally *t) {
     const char *path = ((char **)context)[i / PIECES];
     int k = i % PIECES;
@@ -218,7 +237,7 @@ static void run_piece(void *context, int i, Tally *t) {
     else if (k > CASES)
         run_compiled(t, path);
     else if (!cases[k].D || !has_own_type(path))
-        run_case(t, path, &cases[k], k);
+        run_cases(t, path, k);
 }
 
 int main(int argc, char **argv) {

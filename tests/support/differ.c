@@ -231,22 +231,57 @@ static bool algorithm(Job *j) {
 
 // ---- run
 
-static bool kernel(Job *j) {
-    Launch l = {0};
+// What launches of several shapes share.
+typedef enum Opened { UNOPENED, OPENED, REFUSED, BROKEN } Opened;
+typedef struct Kernels {
+    Opened is;
     Compile c;
+    Launch l;
+} Kernels;
+struct DifferKernels {
+    Kernels forward, gradients, parts;
+};
+
+DifferKernels *differ_kernels(void) { return calloc(1, sizeof(DifferKernels)); }
+
+static void shut(Kernels *k) {
+    launch_close(&k->l);
+    if (k->is != UNOPENED) compile_close(&k->c);
+    *k = (Kernels){0};
+}
+
+void differ_forget(DifferKernels *k) {
+    shut(&k->forward), shut(&k->gradients), shut(&k->parts);
+    free(k);
+}
+
+static Opened open_forward(const Job *j, Kernels *k) {
     Options o = {.device = DEVICE_CPU};
-    bool good = open_compile(j, &c, TARGET_HOST) &&
-                launch_open_source(&l, c.arena, &c, &o) == STATUS_DONE &&
-                launch_bind(&l, &j->b) == STATUS_DONE && launch_run(&l) == STATUS_DONE;
-    if (j->d->log && c.diags.errors) diag_print(&c.diags, j->d->log);
+    bool good = open_compile(j, &k->c, TARGET_HOST) &&
+                launch_open_source(&k->l, k->c.arena, &k->c, &o) == STATUS_DONE;
+    if (j->d->log && k->c.diags.errors) diag_print(&k->c.diags, j->d->log);
+    return good ? OPENED : BROKEN;
+}
+
+// Of the launch: outputs are what the reference says.
+static bool launch_agrees(Job *j, Launch *l, const char *what) {
+    bool good = launch_bind(l, &j->b) == STATUS_DONE && launch_run(l) == STATUS_DONE &&
+                launch_fetch(l) == STATUS_DONE;
     for (int i = 0; i < j->b.sig->args.n && good; i++) {
         if (j->b.sig->args.data[i].role != ARG_OUTPUT) continue;
         double *x = tensor_doubles(&j->b.tensor[i]);
-        good = agrees(j, "kernel", i, x);
+        good = agrees(j, what, i, x);
         free(x);
     }
-    launch_close(&l);
-    compile_close(&c);
+    launch_unbind(l);
+    return good;
+}
+
+static bool kernel(Job *j) {
+    Kernels own = {0}, *k = j->d->kernels ? &j->d->kernels->forward : &own;
+    if (k->is == UNOPENED) k->is = open_forward(j, k);
+    bool good = k->is == OPENED && launch_agrees(j, &k->l, "kernel");
+    shut(&own);
     return good;
 }
 
@@ -273,25 +308,25 @@ static bool all_near(const Job *j, const Variant *v, const Binding *b, Oracle *x
     return good;
 }
 
-typedef enum Opened { OPENED, REFUSED, BROKEN } Opened;
-
 // Opens the kernels of both phases; without gradients of inputs where those have none. REFUSED: the backward has no kernel, which
 // the compiler said.
-static Opened open_gradients(const Job *j, Compile *c, Launch *l, bool inputs) {
+static Opened open_gradients(const Job *j, Kernels *k, bool inputs) {
     Options o = {.device = j->d->context ? j->d->device : DEVICE_CPU};
-    *l = (Launch){.context = j->d->context};
+    Compile *c = &k->c;
+    k->l = (Launch){.context = j->d->context};
     if (!open_compile(j, c, j->d->context ? j->d->target : TARGET_HOST)) return BROKEN;
     Variant *v = c->variants.data[0];
     for (int i = 0; i < v->inputs.n && !inputs; i++)
         c->rows.data[0]->inputs.data[i].grad = v->inputs.data[i].grad = false;
     c->options.phases = COMPILE_FWD | COMPILE_BWD;
-    if (launch_open_source(l, c->arena, c, &o) == STATUS_DONE) return OPENED;
+    if (launch_open_source(&k->l, c->arena, c, &o) == STATUS_DONE) return OPENED;
     bool refused = c->diags.errors > 0 && !c->diags.internal;
     if (!refused && j->d->log) fprintf(j->d->log, "  gradients: no kernels, and no word why\n");
     if (!refused && j->d->log) diag_print(&c->diags, j->d->log);
-    launch_close(l);
+    if (!refused || !inputs) return refused ? REFUSED : BROKEN;
+    launch_close(&k->l);
     compile_close(c);
-    return refused && inputs ? open_gradients(j, c, l, false) : refused ? REFUSED : BROKEN;
+    return open_gradients(j, k, false);
 }
 
 // The binding of a signature with gradients, and what the reference says of it.
@@ -317,17 +352,15 @@ static bool run_gradients(const Job *j, const Compile *c, Launch *l, Binding *b,
 
 bool differ_gradients(const Differ *d) {
     const Job job = {.d = d}, *j = &job;
-    Compile c;
-    Launch l = {0};
+    Kernels own = {0}, *k = d->kernels ? &d->kernels->gradients : &own;
     Binding b = {0};
     Oracle x = {0};
-    Opened opened = open_gradients(j, &c, &l, true);
-    if (opened != OPENED) return opened == REFUSED;
-    bool good = run_gradients(j, &c, &l, &b, &x);
-    launch_close(&l);
+    if (k->is == UNOPENED) k->is = open_gradients(j, k, true);
+    bool good = k->is == REFUSED || (k->is == OPENED && run_gradients(j, &k->c, &k->l, &b, &x));
+    launch_unbind(&k->l);
     oracle_free(&x);
     bind_free(&b);
-    compile_close(&c);
+    shut(&own);
     return good;
 }
 
@@ -414,40 +447,32 @@ static bool interpret_parts(Job *j, Compile *c) {
     return out != NULL;
 }
 
-static bool launch_in_parts(Job *j, Compile *c) {
-    Options o = {.device = j->d->context ? j->d->device : DEVICE_CPU, .parts = j->d->parts};
-    Launch l = {.context = j->d->context};
-    bool good = launch_open_source(&l, c->arena, c, &o) == STATUS_DONE &&
-                launch_bind(&l, &j->b) == STATUS_DONE && launch_run(&l) == STATUS_DONE &&
-                launch_fetch(&l) == STATUS_DONE;
-    for (int i = 0; i < j->b.sig->args.n && good; i++) {
-        if (j->b.sig->args.data[i].role != ARG_OUTPUT) continue;
-        double *x = tensor_doubles(&j->b.tensor[i]);
-        good = agrees(j, "parts", i, x);
-        free(x);
-    }
-    launch_close(&l);
-    return good;
-}
-
 static bool says(const Diags *diags, const char *what) {
     bool found = false;
     for (const Diag *d = diags->first; d; d = d->next) found |= strstr(d->message, what) != NULL;
     return found;
 }
 
-// Several sweeps and row inputs have no parts, which the compiler says.
+// Several sweeps and row inputs have no parts, which the compiler says: REFUSED.
+static Opened open_parts(const Job *j, Kernels *k, bool interpret) {
+    Options o = {.device = j->d->context ? j->d->device : DEVICE_CPU, .parts = j->d->parts};
+    k->l = (Launch){.context = j->d->context};
+    bool good = open_compile(j, &k->c, interpret || j->d->context ? j->d->target : TARGET_HOST);
+    k->c.options.phases = COMPILE_PART;
+    if (!good) return BROKEN;
+    if (!compile_tiles(&k->c)) return says(&k->c.diags, "no parts") ? REFUSED : BROKEN;
+    good = interpret || launch_open_source(&k->l, k->c.arena, &k->c, &o) == STATUS_DONE;
+    return good ? OPENED : BROKEN;
+}
+
 static bool in_parts(Job *j, bool interpret) {
-    Compile c;
-    bool good = open_compile(j, &c, interpret || j->d->context ? j->d->target : TARGET_HOST);
-    c.options.phases = COMPILE_PART;
-    bool compiled = good && compile_tiles(&c);
-    if (compiled)
-        good = interpret ? interpret_parts(j, &c) : launch_in_parts(j, &c);
-    else
-        good = good && says(&c.diags, "no parts");
-    if (!good && j->d->log && c.diags.errors) diag_print(&c.diags, j->d->log);
-    compile_close(&c);
+    Kernels own = {0}, *k = j->d->kernels && !interpret ? &j->d->kernels->parts : &own;
+    if (k->is == UNOPENED) k->is = open_parts(j, k, interpret);
+    bool good = k->is == REFUSED ||
+                (k->is == OPENED &&
+                 (interpret ? interpret_parts(j, &k->c) : launch_agrees(j, &k->l, "parts")));
+    if (!good && j->d->log && k->c.diags.errors) diag_print(&k->c.diags, j->d->log);
+    shut(&own);
     return good;
 }
 

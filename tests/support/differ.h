@@ -20,6 +20,10 @@ typedef enum Stage {
 } Stage;
 const char *stage_name(Stage s);
 
+typedef struct DifferKernels DifferKernels; // the host's, which several runs may share
+DifferKernels *differ_kernels(void);
+void differ_forget(DifferKernels *k);
+
 typedef struct Differ {
     const char *source, *name;
     const char *shape;     // as --shape
@@ -30,6 +34,8 @@ typedef struct Differ {
     int ndefines;
     Dtype dtype, kv; // kv: of k and v in 8 bits; 0: as q
     int level;
+    DifferKernels *
+        kernels; // of this source, with these dims, types, level and parts; NULL: compiled for this run
     bool interpret;  // also run the interpreters (slow)
     bool gradients;  // and the host's kernels of the backward
     int parts;       // and those of the keys in so many parts, where one sweep sees them; 0: not
