@@ -1,4 +1,4 @@
-"""Attention of DTensors. The placements of q say what each dimension of its mesh does: Shard(0) cuts the batch, Shard(1) heads, Shard(2) the
+"""Attention and recurrences of DTensors. The placements of q say what each dimension of its mesh does: Shard(0) cuts the batch, Shard(1) heads, Shard(2) the
 sequence, of which a mesh has at most two. The other operands are placed as that wants: DTensor moves them, and adds up their gradients. o is
 placed as q."""
 
@@ -8,11 +8,11 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-from . import _needed
+from . import _needed, _recur_ranks
 from ._spread import Spread, _cuts
 
 _EXTENTS = {"q": ("B", "H", "Sq", "D"), "k": ("B", "Hkv", "Sk", "D"), "v": ("B", "Hkv", "Sk", "Dv")}
-_CUT = {0: ("B",), 1: ("H", "Hkv"), 2: ("Sq", "Sk")}  # by the dimension of q
+_CUT = {0: ("B",), 1: ("H", "Hkv"), 2: ("Sq", "Sk", "S")}  # by the dimension of q
 
 
 def _distributed(name: str, x: Any, mesh: Any) -> DTensor:
@@ -47,6 +47,51 @@ def _spread(mesh: Any, dims: Sequence[int], S: int) -> Spread:
     return made[key]
 
 
+def _local(x: DTensor, cut: Sequence[Any], extents: Sequence[str], one_head: bool) -> torch.Tensor:
+    wanted, gradient = _placements(cut, extents, one_head)
+    if not list(x.placements) == wanted == gradient:
+        x = x.redistribute(x.device_mesh, wanted)
+    return x.to_local(grad_placements=gradient)
+
+
+def _whole(x: torch.Tensor, mesh: Any, placements: Sequence[Any], shape: Sequence[int]) -> DTensor:
+    size = torch.Size(shape)
+    return DTensor.from_local(x, mesh, placements, run_check=False, shape=size, stride=torch.empty(size, device="meta").stride())
+
+
+def recur(again: Callable[..., Any], spec: str, given: Dict[str, Any]) -> Any:
+    """A recurrence: operands, arrays, scalars and state0 by name. Its state is the same on all ranks that have parts of a sequence."""
+    scalars = {n: x for n, x in given.items() if not isinstance(x, torch.Tensor)}
+    mesh, found = given["q"].device_mesh, _recur_ranks.formulas_of(spec)
+    placed = {n: _distributed(n, x, mesh) for n, x in given.items() if n not in scalars}
+    cut = _rows(placed["q"])
+    by = {dim: [d for d, p in enumerate(cut) if p == Shard(dim)] for dim in _CUT}
+    ranks = {dim: math.prod(mesh.size(d) for d in by[dim]) for dim in _CUT}
+    for dim in 0, 1:
+        if by[dim] and found.unfit[dim]:
+            raise ValueError(f"q: has the placement Shard({dim}), and {found.unfit[dim]}")
+    if len(by[2]) > 1:
+        raise ValueError(f"q: its sequence is cut by {len(by[2])} dimensions of the mesh, and that of a recurrence by one")
+    extents = {"q": ("B", "H", "S", "D"), "k": ("B", "H", "S", "D"), "v": ("B", "H", "S", "Dv"), "state0": ("B", "H", "D", "Dv"), **found.extents}
+    for name, x in placed.items():
+        if x.dim() != len(extents[name]):
+            raise ValueError(f"{name}: has {x.dim()} dimensions, expected [{', '.join(extents[name])}]")
+        if name in ("q", "k", "v") and x.shape[1] % ranks[1]:
+            raise ValueError(f"{name}: its {x.shape[1]} heads are not cut evenly by {ranks[1]} ranks")
+    local = {n: _local(x, cut, extents[n], False).contiguous() for n, x in placed.items()}
+    spread = _spread(mesh, by[2], placed["q"].shape[2]) if by[2] else None
+    q, k, v, state0 = (local.pop(n, None) for n in ("q", "k", "v", "state0"))
+    made = again(spec, q, k, v, (), state0, {**local, **scalars}, spread)
+    o, *states = made if isinstance(made, tuple) else (made,)
+    (B, _, S, D), heads, Dv = placed["q"].shape, max(placed[n].shape[1] for n in "qkv"), o.shape[3]
+    whole = [_whole(o, mesh, cut, (B, heads, S, Dv))]
+    for x in states:
+        if x.requires_grad and ranks[2] > 1:
+            x.register_hook(lambda d: d / ranks[2])  # each of these ranks gives the whole gradient, and they are added up
+        whole.append(_whole(x, mesh, [Replicate() if p == Shard(2) else p for p in cut], (B, heads, D, Dv)))
+    return tuple(whole) if len(whole) > 1 else whole[0]
+
+
 def attend(again: Callable[..., Any], spec: str, given: Dict[str, Any], q_offset: Optional[int], **ranks: Any) -> Any:
     """given: operands, arrays and scalars by name."""
     if any(ranks.get(n) is not None for n in ("spread", "kv_spread")) or ranks.get("whole"):
@@ -71,10 +116,7 @@ def attend(again: Callable[..., Any], spec: str, given: Dict[str, Any], q_offset
         extents = _EXTENTS.get(name) or reads.extents[name]
         if x.dim() != len(extents):
             raise ValueError(f"{name}: has {x.dim()} dimensions, expected [{', '.join(extents)}]")
-        wanted, gradient = _placements(cut, extents, one_head)
-        if not list(x.placements) == wanted == gradient:
-            x = x.redistribute(mesh, wanted)
-        local[name] = x.to_local(grad_placements=gradient)
+        local[name] = _local(x, cut, extents, one_head)
         if one_head and "Hkv" in extents:
             at = 0
             for d in by[1]:
@@ -87,12 +129,8 @@ def attend(again: Callable[..., Any], spec: str, given: Dict[str, Any], q_offset
     operands = [local.pop(n).contiguous() for n in ("q", "k")] + [local.pop("v").contiguous() if "v" in local else None]
     found = again(spec, *operands, (), {**local, **scalars}, q_offset, **ranks)
     shape = [*placed["q"].shape[:3], (found[0] if isinstance(found, tuple) else found).shape[3]]
-
-    def whole(x: torch.Tensor) -> DTensor:
-        size = torch.Size(shape[: x.dim()])
-        return DTensor.from_local(x, mesh, cut, run_check=False, shape=size, stride=torch.empty(size, device="meta").stride())
-
-    return tuple(map(whole, found)) if isinstance(found, tuple) else whole(found)
+    whole = [_whole(x, mesh, cut, shape[: x.dim()]) for x in (found if isinstance(found, tuple) else (found,))]
+    return tuple(whole) if isinstance(found, tuple) else whole[0]
 
 
 def _placements(cut: Sequence[Any], extents: Sequence[str], one_head: bool) -> Tuple[List[Any], List[Any]]:

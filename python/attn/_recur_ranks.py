@@ -20,6 +20,23 @@ GROUPS = 8  # of heads: while one rank computes the second group, the next one b
 MAPS = 2  # calls for each position where all ranks work at once
 
 
+class _Formulas(NamedTuple):
+    extents: Dict[str, Tuple[str, ...]]  # of each array
+    unfit: Dict[int, Optional[str]]  # why a batch (0) and heads (1) cannot be cut
+
+
+@functools.lru_cache(maxsize=None)
+def formulas_of(spec: str) -> _Formulas:
+    rows, extents = _inputs(_torch._rows(spec)[0].partition("\nchunk")[0])
+    unfit: Dict[int, Optional[str]] = {}
+    for dim, index, extent, sizes in ((0, "b", "B", ("B",)), (1, "h", "H", ("H", "Hq", "Hk", "Hv"))):
+        read = _names(_beside(rows, extents, ((index, extent),)), index, *sizes)
+        unfit[dim] = f"the formulas read {index} or {extent}, of which a rank has a part only" if read else None
+        other = next((n for n, listed in extents.items() if set(listed) & set(sizes[1:])), None)
+        unfit[dim] = unfit[dim] or (f"{other}: has an extent of heads of q, k or v" if other else None)
+    return _Formulas(extents, unfit)
+
+
 class _Map(NamedTuple):
     extents: Dict[str, Tuple[str, ...]]  # of each array
     erase: bool  # Phi is a matrix, and otherwise a factor for each channel

@@ -162,6 +162,14 @@ def _has_backward(spec: str, D: int, Dv: int, elements: str, target: str) -> boo
 
 def _recur(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], state0: Optional[torch.Tensor], named: Dict[str, Any],
            spread: "Optional[Spread]" = None) -> Outputs:  # fmt: skip
+    if hasattr(q, "placements"):
+        if spread is not None:
+            raise TypeError("spread: goes with plain tensors: DTensors say by their placements how they are spread")
+        from . import _dtensor
+
+        variant, *listed = _torch._declared(spec).split(" ")
+        given = _torch._sort({i.strip("=+"): "=" not in i for i in listed}, variant, [q, k, v, *inputs], named)
+        return _dtensor.recur(_recur, spec, {**given, **({} if state0 is None else {"state0": state0})})
     if spread is not None:
         from . import _ranks
 
@@ -205,7 +213,7 @@ class Recurrence(torch.nn.Module):
     not given, H the largest of Hq, Hk and Hv. It gives o [B, H, S, Dv]; with emit="state" a tuple of o and the state after the last position. D, Dv,
     element type and target come from the tensors; lengths cause no new compile. Inputs are those of the source, in their order or by name.
 
-    spread (an attn.Spread, contiguous or zigzag): q, k, v and inputs with an extent S are this rank's rows of a sequence over ranks; state0 and the
+    DTensors bring their mesh and placements. spread (an attn.Spread, contiguous or zigzag): q, k, v and inputs with an extent S are this rank's rows of a sequence over ranks; state0 and the
     state are whole, the same on all ranks.
 
     q, k, v, state0 and inputs that the source marks `grad` have gradients (first derivatives), where the target has the backward's kernels: a

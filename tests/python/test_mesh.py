@@ -70,6 +70,35 @@ def work_of_dtensors(rank, ranks, group):
     raises(TypeError, "method and plan go with", lambda: module(*by_head, method="keys"))
 
 
+def work_of_recurrences(rank, ranks, group):
+    """Batch, heads and sequence of a recurrence by the placements of DTensors; the state is whole along the sequence."""
+    S, B, H, D = 70, 2, 4, 16
+    q, k, v, decay, state0, do, dstate = test_spread.drawn(2, (B, H, S, D), (B, 2, S, D), (B, 2, S, D), (B, H, S), (B, H, D, D), (B, H, S, D), (B, H, D, D))
+    given = {"q": q, "k": k, "v": v, "log_decay": -0.1 * decay.abs(), "beta": decay.sigmoid(), "state0": state0}
+    module = attn.Recurrence(library("gated_deltanet"), emit="state", defines={"D": D, "Dv": D})
+    whole = dict(zip(given, test_spread.leaves(given.values())))
+    expected = module(**whole)
+    torch.autograd.backward(expected, [do, dstate])
+    mesh, batch, heads, sequence, all_of_it = init_device_mesh("cpu", (2, 2)), Shard(0), Shard(1), Shard(2), Replicate()
+    for placements in [batch, sequence], [heads, sequence], [sequence, heads], [batch, heads], [all_of_it, sequence]:
+        states = [all_of_it if p == sequence else p for p in placements]
+        lies = {n: states if n == "state0" else placements for n in whole}
+        lies["beta"] = [all_of_it, all_of_it]  # and is moved
+        own = {n: distribute_tensor(x.detach(), mesh, lies[n]).requires_grad_() for n, x in whole.items()}
+        found = module(**own)
+        torch.autograd.backward(found, [distribute_tensor(x, mesh, p) for x, p in ((do, placements), (dstate, states))])
+        for x, wanted, p, name in zip(found, expected, (placements, states), ("o", "state")):
+            assert list(x.placements) == list(p) and x.shape == wanted.shape, (name, x.placements)
+            close(x.full_tensor(), wanted, f"recurrence {placements}: {name}")
+        for n, x in own.items():
+            close(x.grad.full_tensor(), whole[n].grad, f"recurrence {placements}: d{n}")
+    raises(ValueError, "its sequence is cut by 2 dimensions", lambda: module(**{n: distribute_tensor(x.detach(), mesh, [sequence] * 2 if n in "qkv" else [all_of_it] * 2) for n, x in whole.items()}))
+    by_head = {n: distribute_tensor(x.detach(), init_device_mesh("cpu", (4,)), [heads]) for n, x in list(whole.items())[:5]}
+    raises(ValueError, "k: its 2 heads are not cut evenly by 4 ranks", lambda: module(**by_head))
+    reads = "recurrence reads { dim D = 16; decay(b, h, t) = exp(-0.01 * f32(h)); }"
+    raises(ValueError, "the formulas read h or H", lambda: attn.recurrence(reads, *[distribute_tensor(q, mesh, [heads, all_of_it])] * 3))
+
+
 def compiled(backend):
     """As `run` of test_spread does it, in one graph where the call is over ranks."""
 
@@ -201,6 +230,9 @@ class Mesh(unittest.TestCase):
 
     def test_dtensors(self):
         self.processes.do(self, work_of_dtensors, 4)
+
+    def test_recurrences(self):
+        self.processes.do(self, work_of_recurrences, 4)
 
     def test_compiled(self):
         self.processes.do(self, work_of_compiled, 2)

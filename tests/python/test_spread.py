@@ -9,6 +9,7 @@ import functools
 import importlib.util
 import multiprocessing
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -157,6 +158,108 @@ def compare(group, name, S, order="contiguous", lengths=None, H=4, Hkv=2, sp=Non
                 dist.all_reduce(share, group=total or group)
             close(share, x.grad, f"{name}: d{n}")
     return sp
+
+
+# ---- random variants over random spreads: RANDOM=N of them, from seed FIRST on
+
+
+def random_variant(r, S):
+    """A source, its inputs, and which of them lie as k or q do."""
+    inputs, along, terms = {}, {}, ["s"]
+    if r.random() < 0.4:
+        inputs["bias"], along["bias"] = ("f32[B, H, Sk] grad", (2, 4, S)), "k"
+        terms.append("bias[b, h, j]")
+    if r.random() < 0.3:
+        inputs["slope"] = ("f32[H] grad", (4,))
+        terms.append("slope[h] * 0.02 * f32(j - i)")
+    if r.random() < 0.3:
+        inputs["row"], along["row"] = ("f32[B, H, Sq] grad", (2, 4, S)), "q"
+        terms.append("row[b, h, i - q_offset]")
+    if r.random() < 0.2:
+        terms.append("0.01 * f32(h) * f32(j) / Sk")
+    score = " + ".join(terms)
+    score = r.choice([score, f"7.0 * tanh(({score}) / 7.0)", f"({score}) * 0.5"])
+    masks = ["true", "causal(i, j)", "causal(i, j)", f"i >= j && i - j < {r.randint(1, S)}", f"causal(i, j) && (j < {r.randint(1, 9)} || i - j < {r.randint(1, 40)})",
+             f"(i + j) % {r.randint(2, 5)} != 0", f"abs(i - j) <= {r.randint(0, S)}", f"j < {r.randint(0, S)} || j <= i", "causal(i, j) && doc[b, i] == doc[b, j]"]  # fmt: skip
+    mask = r.choice(masks)
+    if "doc" in mask:
+        inputs["doc"], along["doc"] = ("i32[B, Sk]", (2, S)), "k"
+    weights = r.choice(["softmax(s)", "softmax(s)", "softmax_with_sink(s, sink[h])", "max(s, 0.0)", "sigmoid(s)", "s / (rowsum(abs(s)) + 1.0)", "exp(s - rowmax(s)) / (rowsum(exp(s - rowmax(s))) + 1.0)",
+                        "let m = rowsum(s) / (rowsum(1) + 1.0); return exp(-(s - m) * (s - m))"])  # fmt: skip
+    if "sink" in weights:
+        inputs["sink"] = ("f32[H] grad", (4,))
+    normalize = f"{{ {weights}; }}" if "let" in weights else f"{{ return {weights}; }}"
+    lines = [f"input {n}: {declared};" for n, (declared, _) in inputs.items()]
+    source = "import std.mask;\nimport std.normalization;\nattention random {\n    dim D = 16;\n    " + "\n    ".join(
+        [*lines, "score(q, k) = dot(q, k) * rsqrt(D);", f"modify(s, b, h, i, j) = {score};", f"mask(b, h, i, j) = {mask};", f"normalize(s, b, h) {normalize}"]) + "\n}\n"  # fmt: skip
+    return source, {n: shape for n, (_, shape) in inputs.items()}, along
+
+
+def random_spread(r, group, ranks, S):
+    order = r.choice(["contiguous", "zigzag", f"striped:{r.randint(1, 40)}", "lengths", "permutation"])
+    more = {"buffer": r.choice([None, 0]), "reduce_dtype": r.choice([None, torch.float32])}
+    if order in ("lengths", "permutation"):
+        cuts = sorted(r.randint(0, S) for _ in range(ranks - 1))
+        lengths = [b - a for a, b in zip([0, *cuts], [*cuts, S])]
+        block = r.randint(5, 40)
+        blocks = [list(range(a, min(a + block, S))) for a in range(0, S, block)]
+        if order == "permutation":
+            r.shuffle(blocks)
+        return attn.Spread(group, S, torch.tensor([i for b in blocks for i in b]), lengths, **more)
+    return attn.Spread(group, S, order, **more)
+
+
+def random_case(seed, ranks, group):
+    """A random variant over a random Spread, by each method, against one process. How many methods fit."""
+    r = random.Random(seed)
+    S = r.randint(3, 140)
+    source, shapes, along = random_variant(r, S)
+    Hkv = r.choice([1, 2, 4])
+    given = dict(zip([*"qkv", *shapes], drawn(seed, (2, 4, S, 16), (2, Hkv, S, 16), (2, Hkv, S, 16), *shapes.values())))
+    if "doc" in given:
+        given["doc"] = (given["doc"] * 3).cumsum(1).abs().div(9, rounding_mode="floor").to(torch.int32)
+    weight = drawn(seed + 1, (2, 4, S, 16))[0]
+    module = attn.Attention(source)
+    whole = dict(zip(given, leaves(given.values())))
+    expected = module(**whole)
+    expected.backward(weight)
+    sp = random_spread(r, group, ranks, S)
+    plan = attn.Plan() if r.random() < 0.5 else None
+    fit = 0
+    for method in None, "keys", "heads", "queries":
+        own = {n: leaves([sp.shard(x.detach(), 2 if n in "qkv" else x.dim() - 1) if n in "qkv" or n in along else x])[0] for n, x in whole.items()}
+        try:
+            found = module(**own, spread=sp, method=method, plan=plan)
+        except ValueError as e:
+            assert "method" in str(e), e
+            continue
+        found.backward(sp.shard(weight, 2))
+        fit += method is not None
+        what = f"seed {seed}, {ranks} ranks, {method}, {sp}, heads 4/{Hkv}\n{source}"
+        close(sp.unshard(found, 2), expected, what)
+        for n, x in own.items():
+            if whole[n].grad is not None:
+                share = x.grad.clone() if x.grad is not None else torch.zeros_like(x)
+                if n in "qkv" or n in along:
+                    share = sp.unshard(share, 2 if n in "qkv" else x.dim() - 1)
+                else:
+                    dist.all_reduce(share, group=group)
+                near(share, whole[n].grad, f"{what}d{n}")
+    return fit
+
+
+def near(x, wanted, what):
+    """Beside the error of a sum whose terms cancel."""
+    error = (x.double() - wanted.double()).norm() / max(wanted.double().norm(), 1e-3)
+    assert torch.isfinite(x).all() and error < 1e-4, f"{what}: relative error {error:.1e}"
+
+
+RANDOM = range(int(os.environ.get("FIRST", 1)), int(os.environ.get("FIRST", 1)) + int(os.environ.get("RANDOM", 4)))
+
+
+def work_of_random(rank, ranks, group):
+    fits = [random_case(seed, ranks, group) for seed in RANDOM]
+    assert len(RANDOM) < 4 or sum(fits) > len(fits), fits
 
 
 # ---- what each process does
@@ -716,6 +819,10 @@ class Ranks(unittest.TestCase):
 
     def test_variants_over_four(self):
         self.processes.do(self, work_of_variants, 4)
+
+    def test_random(self):
+        for ranks in 2, 3:
+            self.processes.do(self, work_of_random, ranks)
 
     def test_pages(self):
         for ranks in 1, 2, 3:
