@@ -169,7 +169,10 @@ static void import_names(Sema *s, SourceFile *f, const SourceFile *from, const A
 static void unknown_module(Sema *s, const AstItem *item) {
     NameGuess g;
     names_guess_init(&g, item->name.s);
-    for (size_t i = 0; i < sizeof modules / sizeof *modules; i++) names_guess(&g, modules[i]);
+    for (size_t i = 0; i < sizeof modules / sizeof *modules; i++) {
+        if (!strcmp(strchr(modules[i], '.') + 1, item->name.s)) g.best = modules[i]; // without std.
+        names_guess(&g, modules[i]);
+    }
     const char *meant = g.best ? arena_printf(s->arena, " (did you mean '%s'?)", g.best) : "";
     Diag *error =
         diag_error(s->diags, item->name.span, "there is no module '%s'%s", item->name.s, meant);

@@ -213,6 +213,7 @@ static const char *hint(const Parse *p, Span at, unsigned wanted) {
     if (wanted & WANTED_OPERAND && c == '>' && (before == '=' || before == '-'))
         return "a body is '= expression;' or '{ ... return expression; }'";
     if (wanted & WANTED_OPERAND && c == '>' && before == '<') return "'<>' is written '!='";
+    if (wanted & WANTED_OPERAND && c == '+') return "there is no unary '+'";
     if (c == '[' && before == ']')
         return "indices and extents stand in one pair of brackets, x[i, j]";
     if (wanted & WANTED_OPERATOR && stands(p, at, "="))
@@ -234,7 +235,8 @@ static const char *hint(const Parse *p, Span at, unsigned wanted) {
     if (!known && wanted & WANTED_EXTENT)
         known = "an extent is a name or a number: 'dim E = 2 * D;' names one, and a new name takes "
                 "its size from the tensor";
-    return !known && wanted & MET_RESERVED ? "this is a reserved word" : known;
+    if (known || !(wanted & MET_RESERVED)) return known;
+    return wanted & WANTED_SEMICOLON ? "';' ends each statement" : "this is a reserved word";
 }
 
 // Is the rest of the line after the last token a comment that was meant as a division? It holds what ends the statement, or within

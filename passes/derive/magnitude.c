@@ -24,13 +24,14 @@ typedef struct Walk {
     const Ex **reduced; // what each reduction reduces, simplified
     NfMotion *motion;   // of extrema
     ExMemo known;       // Magnitude * by expression
-    bool tight;         // exponents with a shift count as what they are
+    RowBounds bounds;
+    bool tight; // exponents with a shift count as what they are
 } Walk;
 
 static Walk walk_new(const RowProgram *row) {
     Arena *scratch = arena_new();
     int n = row->reduces.n;
-    Walk w = {.row = row, .scratch = scratch};
+    Walk w = {.row = row, .scratch = scratch, .bounds = row_bounds(scratch, row)};
     w.reduced = ARENA_ARRAY(scratch, const Ex *, n + 1);
     w.motion = ARENA_ARRAY(scratch, NfMotion, n + 1);
     for (int k = 0; k < n; k++) {
@@ -62,7 +63,7 @@ static Magnitude product(Magnitude a, Magnitude b) {
 
 // What has no form of its own here: by intervals. What belongs to the row is taken as it is.
 static Magnitude of_leaf(Walk *w, const Ex *e) {
-    return limited(row_has_element(e) ? LEAST : 0, log2(row_most(w->row, e)));
+    return limited(row_has_element(e) ? LEAST : 0, log2(row_bounds_most(w->bounds, e)));
 }
 
 static Magnitude of_symbol(Walk *w, const Ex *e) {
@@ -75,8 +76,8 @@ static Magnitude of_symbol(Walk *w, const Ex *e) {
 }
 
 static bool is_sum_of_positive(const Walk *w, const Ex *e) {
-    return e->op == EX_ADD && row_least(w->row, e->args[0]) >= 0 &&
-           row_least(w->row, e->args[1]) >= 0;
+    return e->op == EX_ADD && row_bounds_least(w->bounds, e->args[0]) >= 0 &&
+           row_bounds_least(w->bounds, e->args[1]) >= 0;
 }
 
 static Magnitude either(Walk *w, const Ex *e, int first) {
@@ -84,9 +85,10 @@ static Magnitude either(Walk *w, const Ex *e, int first) {
     bool sum = e->op == EX_ADD || e->op == EX_SUB, cancels = sum && !is_sum_of_positive(w, e);
     double least = fmin(a.least, b.least), most = fmax(a.most, b.most) + sum;
     const Ex *right = e->args[first + 1];
-    if (sum && !cancels) least = fmax(least, log2(row_least(w->row, e)));
+    if (sum && !cancels) least = fmax(least, log2(row_bounds_least(w->bounds, e)));
     if (e->op == EX_MAX && right->op == EX_CONST && right->f > 0) least = b.least;
-    return limited(cancels ? fmin(least, LEAST) : least, fmin(most, log2(row_most(w->row, e))));
+    return limited(cancels ? fmin(least, LEAST) : least,
+                   fmin(most, log2(row_bounds_most(w->bounds, e))));
 }
 
 static NfRow nf_row(const Walk *w) {

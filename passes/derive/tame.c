@@ -272,14 +272,36 @@ bool row_dots_small(const RowProgram *row, const Ex *e) {
     return size_with(row, e, LARGE, LARGE * columns, AS_ONE, NOT) <= SMALL;
 }
 
+static Tame *tame_new(Arena *scratch, const RowProgram *row, double size) {
+    Tame *t = ARENA_NEW(scratch, Tame);
+    *t = (Tame){.row = row,
+                .scratch = scratch,
+                .in_arms = ARENA_NEW(scratch, int),
+                .dot = size,
+                .norm = size,
+                .input = size,
+                .facts = row_facts(row)};
+    return t;
+}
+
 static Bounds where(const RowProgram *row, const Ex *e, double size) {
-    int in_arms = 0;
-    Tame t = {row,          arena_new(),   .in_arms = &in_arms,    .dot = size,
-              .norm = size, .input = size, .facts = row_facts(row)};
-    Bounds b = bounds_of(&t, e);
-    arena_free(t.scratch);
+    Arena *scratch = arena_new();
+    Bounds b = bounds_of(tame_new(scratch, row, size), e);
+    arena_free(scratch);
     return b;
 }
+
+RowBounds row_bounds(Arena *scratch, const RowProgram *row) {
+    return (RowBounds){tame_new(scratch, row, INFINITY), tame_new(scratch, row, LARGEST)};
+}
+
+static Bounds anew(Tame *t, const Ex *e) {
+    *t->in_arms = 0;
+    return bounds_of(t, e);
+}
+
+double row_bounds_most(RowBounds b, const Ex *e) { return bounds_size(anew(b.largest, e)); }
+double row_bounds_least(RowBounds b, const Ex *e) { return anew(b.any, e).lo; }
 
 bool row_within(const RowProgram *row, const Ex *e, double most) {
     return bounds_size(where(row, e, INFINITY)) <= most;

@@ -26,6 +26,14 @@ double row_most(const RowProgram *row, const Ex *e);
 // What e is never below, whatever scores are.
 double row_least(const RowProgram *row, const Ex *e);
 
+// The same of several expressions: what they share is looked at once.
+typedef struct RowBounds {
+    struct Tame *any, *largest;
+} RowBounds;
+RowBounds row_bounds(Arena *scratch, const RowProgram *row);
+double row_bounds_most(RowBounds b, const Ex *e);  // row_most
+double row_bounds_least(RowBounds b, const Ex *e); // row_least
+
 // Whether that is 0 or more.
 bool row_not_negative(const RowProgram *row, const Ex *e);
 
