@@ -93,8 +93,10 @@ static bool reads_integers(const Cg *cg) {
     return false;
 }
 
-// It may be the least i32.
+// It may be the least i32. Positions and numbers of heads are small.
 static bool is_any_number(void *ctx, const Ex *e) {
+    enum { LARGE = 1 << 28 };
+    if (e->op == EX_CONST) return e->type == EX_I32 && (e->i > LARGE || e->i < -LARGE);
     return e->op == EX_LOAD || e->op == EX_SHL || e->op == EX_MUL || e->op == EX_BXOR ||
            e->op == EX_BNOT || e->op == EX_CONV || ex_is_sym(e, SYM_SCALAR, -1) ||
            (ex_is_sym(e, SYM_PARAM, -1) && reads_integers(ctx));
