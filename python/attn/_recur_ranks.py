@@ -16,7 +16,8 @@ from ._spread import Interval, Spread, _length, _Line, _Move, _Travel
 
 
 COLUMNS = 16  # of values that find a factor for each channel
-GROUPS = 8  # of heads: while one rank computes the second group, the next one begins with the state of the first
+GROUPS = 8  # of heads, at most: while one rank computes the second group, the next one begins with the state of the first
+LEAST = 1 << 19  # positions of heads in a group: 1 ms of an H100, which is more than the host takes for a call, and fills it
 MAPS = 2  # calls for each position where all ranks work at once
 
 
@@ -59,7 +60,8 @@ def _with_columns(spec: str, D: int, Dv: int, more: int) -> Optional[str]:
     given = json.loads(spec)
     given["defines"].pop("Dv", None)
     wide = json.dumps(given, sort_keys=True)
-    (rows, extents), other = (_inputs(_torch._rows(wide, D=D, Dv=n)[0].partition("\nchunk")[0]) for n in (Dv, Dv + more))
+    # `!` stands behind an input whose indices are proved to be within it.
+    (rows, extents), other = (_inputs(_torch._rows(wide, D=D, Dv=n)[0].partition("\nchunk")[0].replace("!", "")) for n in (Dv, Dv + more))
     return wide if (rows, extents) == other and not any("Dv" in e for e in extents.values()) else None
 
 
@@ -89,8 +91,9 @@ def recur(operator: Any, spec: str, given: Dict[str, torch.Tensor], scalars: Dic
     B, H, D, Dv = q.shape[0], max(x.shape[1] for x in (q, k, v)), q.shape[3], v.shape[3]
     state = given["state0"] if "state0" in given else q.new_zeros((B, H, D, Dv), dtype=torch.float32)
     heads = functools.reduce(math.gcd, (x.shape[1] for x in (q, k, v)))
-    groups = max(g for g in range(1, GROUPS + 1) if heads % g == 0) if found.apart else 1
-    if groups + line.ranks - 1 < MAPS * groups:
+    most = min(B * H * spread.S // line.ranks // LEAST, GROUPS) if found.apart else 1
+    groups = max(g for g in range(1, max(most, 1) + 1) if heads % g == 0)
+    if groups + line.ranks - 1 <= MAPS * groups:
         arrays = {**{n: x for n, x in given.items() if n != "state0"}, "state0": state}
         turns = _Turns(line, along, found.extents, groups, list(arrays), scalars, json.dumps({**json.loads(spec), "emit": ["state"]}, sort_keys=True))
         return list(_ByTurns.apply(turns, *arrays.values()))[: _torch._count(spec)]

@@ -399,7 +399,7 @@ def flex(device, ranks, name, S, inputs):
     masks = {"sliding_window": lambda b, h, i, j: (i >= j) & (i - j < 4096), "document": lambda b, h, i, j: (doc[b, i] == doc[b, j]) & (i >= j),
              "softcap": lambda b, h, i, j: i >= j}  # fmt: skip
     score = (lambda s, b, h, i, j: 50 * torch.tanh(s / 50)) if name == "softcap" else None
-    mask = create_block_mask(masks[name], 1, None, S, S, device=device)
+    mask = create_block_mask(masks[name], 1, None, S, S, device=device, _compile=True)
     compiled = torch.compile(flex_attention)
 
     class Module(torch.nn.Module):
@@ -520,8 +520,8 @@ def recurrent(device, ranks, name, S, D=128, H=16):
     whole, sp = of_recurrence(device, S, D, H, elements(device)), attn.Spread(None, S)
     own = [sp.shard(x, 2) for x in whole.values()]
     yield f"{name} S {S}: alone {S // ranks} forward {alone[0]:.2f} ms, backward {alone[1]:.2f}", None
-    groups, maps = _recur_ranks.GROUPS, _recur_ranks.MAPS
-    for _recur_ranks.GROUPS, _recur_ranks.MAPS, way in ((groups, maps, "its choice"), *((g, 9, f"turns of {g} groups") for g in (1, 2, 4, 8)), (groups, 0, "maps")):
+    groups, maps, _recur_ranks.LEAST = _recur_ranks.GROUPS, _recur_ranks.MAPS, 1
+    for _recur_ranks.GROUPS, _recur_ranks.MAPS, way in (*((g, 9, f"turns of {g} groups") for g in (1, 2, 4, 8)), (groups, 0, "maps")):
         f, b, _ = measured(lambda *x: call(*x, spread=sp), own)
         yield f"    over {ranks}, {way}: forward {f:.2f} ms: {alone[0] / f:.3f} of one; backward {b:.2f}: {alone[1] / b:.3f}", None
     _recur_ranks.GROUPS, _recur_ranks.MAPS = groups, maps

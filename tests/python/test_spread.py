@@ -249,8 +249,8 @@ def random_case(seed, ranks, group):
 
 
 def near(x, wanted, what):
-    """Beside the error of a sum whose terms cancel."""
-    error = (x.double() - wanted.double()).norm() / max(wanted.double().norm(), 1e-3)
+    """Where terms cancel (of gradients of 0), the error is that of the terms."""
+    error = (x.double() - wanted.double()).norm() / max(wanted.double().norm(), 0.05)
     assert torch.isfinite(x).all() and error < 1e-4, f"{what}: relative error {error:.1e}"
 
 
@@ -502,7 +502,8 @@ SQUARE = "attention square { dim D = 16; input row: f32[Sq]; score(q, k) = dot(q
 
 def work_of_recurrences(rank, ranks, group):
     """The state before each piece comes from the piece before, or by the maps of all; the state after all is the same on all ranks."""
-    compare_recurrences(ranks, group)
+    with unittest.mock.patch.object(_recur_ranks, "LEAST", 1):  # heads in groups
+        compare_recurrences(ranks, group)
     with unittest.mock.patch.object(_recur_ranks, "MAPS", 0):
         compare_recurrences(ranks, group)
 
