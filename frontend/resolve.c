@@ -321,9 +321,11 @@ static void flatten_name(Resolve *r, const AstExpr *e) {
     } else if (d->kind == DECL_INPUT && !d->value)
         diag_error(
             r->s->diags, e->span, "'%s' is an array: index it, '%s[...]'%s", d->name, d->name,
-            in_score(r) ? "; elements of q and k are not seen in 'score': a factor of them "
-                          "stands in a clause, 'query(q, b, h, q_idx, d) = q * x[d];' or 'key'"
-                        : "");
+            in_score(r) && d->item->extents.n == 3
+                ? "; a row input, for dot, has extents [B, heads, Sq or Sk, channels]"
+            : in_score(r) ? "; elements of q and k are not seen in 'score': a factor of them "
+                            "stands in a clause, 'query(q, b, h, q_idx, d) = q * x[d];' or 'key'"
+                          : "");
     else {
         bool slot = d->kind == DECL_PARAM || d->kind == DECL_LET;
         d->used = true;
