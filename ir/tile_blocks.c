@@ -3,7 +3,8 @@
 //
 // A workspace that only fragments go to and come from need not lie row by row: in blocks of 16 rows
 // and 8 columns, in the order in which a warp's threads have them, each thread's four numbers of a
-// block are 16 bytes and a warp's 512 follow each other. Its rows are padded to whole blocks.
+// block are 16 bytes and a warp's 512 follow each other. Where threads add to it one by one (sm_80), a thread's numbers are 128 bytes
+// apart, so that those that a warp adds at a time follow each other. Its rows are padded to whole blocks.
 #include "ir/tile_blocks.h"
 #include "ir/tile_shared.h"
 #include "ir/tile_verify.h"
@@ -35,7 +36,8 @@ bool tile_fits_blocks(const TileKernel *k, const TileTensor *t, const TileOp *op
     }
     bool rows = op->add ? row->axis >= 0 : row->axis == tile_grid_axis(k);
     if (!rows || col->axis < 0 || v->home != HOME_FRAGMENT) return false;
-    bool way = op->add ? op->args.n > 1 || tile_has_roles(k) : op->args.n < 2;
+    bool nest = k->purpose == PURPOSE_GRADIENTS && row->axis != tile_grid_axis(k);
+    bool way = op->add ? op->args.n > 1 || tile_has_roles(k) || nest : op->args.n < 2;
     return way && k->axes[row->axis].extent % TILE_BLOCK_ROWS == 0 &&
            k->axes[col->axis].extent % TILE_BLOCK_COLUMNS == 0;
 }

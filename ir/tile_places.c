@@ -107,7 +107,8 @@ static bool has_room(const Places *s, int place, const Life *l) {
 
 // Without roles: where no loop stands between a tile and its readers, and tiles are many or large.
 static bool has_places(const TileKernel *k) {
-    bool passes = k->purpose == PURPOSE_ONE_CHUNK || k->schedule.knobs.share;
+    bool passes = k->purpose == PURPOSE_ONE_CHUNK || k->purpose == PURPOSE_GRADIENTS ||
+                  k->schedule.knobs.share;
     return passes || tile_has_roles(k);
 }
 

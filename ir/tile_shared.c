@@ -60,9 +60,16 @@ static TileShared with_axes(const TileKernel *k, TileShared t, int row, int col)
     return t;
 }
 
+// Gradients of scores by tiles of keys, whose pairs in registers lie along the queries.
+static bool is_turned(const TileKernel *k, const TileValue *v) {
+    return k->purpose == PURPOSE_GRADIENTS && v->def && v->def->kind == TILE_MAP &&
+           v->axis[1] == tile_grid_axis(k) && !tile_has_roles(k);
+}
+
 // Columns are what is contiguous in the tensor, which is the axis that is not tiled.
 static TileShared in_rows(const TileKernel *k, const TileValue *v, TileShared t) {
-    if (v->rank == 2 && k->axes[v->axis[0]].whole) t = with_axes(k, t, v->axis[1], v->axis[0]);
+    if (v->rank == 2 && (k->axes[v->axis[0]].whole || is_turned(k, v)))
+        t = with_axes(k, t, v->axis[1], v->axis[0]);
     if (in_panels(k, v)) {
         t.order = ORDER_PANELS;
         t.pitch = HOME_PITCH;

@@ -222,6 +222,29 @@ static void copy_pieces(Cg *cg, const Copy *c) {
     }
 }
 
+// ---- numbers that follow each other, from a whole piece on
+
+static void copy_vector(Cg *cg, const TileOp *op, Val dst) {
+    const TileTensor *t = &cg->p->tensors.data[op->tensor];
+    int last = t->rank - 1, elem = dtype_bytes(t->dtype), each = 16 / elem;
+    int pieces = tile_shared(cg->p, cg->k, op->args.data[0]).cols / each;
+    Val base = cg_ptrtoint(cg, cg_origin(cg, op), cg->i64);
+    for (int d = 0; d < t->rank; d++) {
+        Val i = cg_sext(cg, cg_first_index(cg, &op->coord[d]), cg->i64);
+        base = cg_add(cg, base, cg_mul(cg, i, times64(cg, cg_stride(cg, op->tensor, d), elem)));
+    }
+    Val left = cg_sub(cg, cg_extent(cg, op->tensor, last), cg_first_index(cg, &op->coord[last]));
+    Val when = op->when ? cg_uniform(cg, op->when) : NULL, tid = nv_state(cg)->gpu.tid;
+    for (int i = 0; i < pieces; i += nv_state(cg)->gpu.threads) {
+        Val n = cg_plus(cg, tid, i), in = cg_below(cg, n, pieces);
+        Val has = cg_less(cg, cg_times(cg, n, each), left);
+        Val bytes = cg_select(cg, has, cg_i32(cg, 16), cg_i32(cg, 0));
+        Val src = cg_add(cg, base, times64(cg, cg_zext(cg, n, cg->i64), 16));
+        piece(cg, cg_add(cg, dst, cg_times(cg, n, 16)), 0, src, bytes,
+              when ? cg_and(cg, when, in) : in);
+    }
+}
+
 // ---- by elements
 
 static void copy_element(Cg *cg, const Copy *c, Val i) {
@@ -292,6 +315,10 @@ void nv_copy(Cg *cg, const TileOp *op) {
 }
 
 void nv_copy_to(Cg *cg, const TileOp *op, Val dst) {
+    if (op->args.data[0]->rank == 1) {
+        copy_vector(cg, op, dst);
+        return;
+    }
     const Copy *ahead = nv_state(cg)->ahead;
     Copy c = ahead && ahead->op == op ? *ahead : ready_copy(cg, op);
     c.dst = dst;

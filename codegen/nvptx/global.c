@@ -37,9 +37,9 @@ static CgAccess access_of(Cg *cg, const TileOp *op, const TileValue *v) {
     CgAccess a =
         cg_access(cg, op, v, from, elem, t->blocked ? BLOCK_BYTES / TILE_BLOCK_COLUMNS : elem);
     int all = a.cols, own = all ? warp_columns(a.f) : 0;
-    if (!own || t->blocked || layout_share(&a.f->is, LAYOUT_WARP, a.f->columns) == 1) return a;
+    if (!own || layout_share(&a.f->is, LAYOUT_WARP, a.f->columns) == 1) return a;
     Val before = columns_before(cg, &a);
-    a.begin = address(cg, a.begin, before, elem);
+    a.begin = address(cg, a.begin, before, t->blocked ? BLOCK_BYTES / TILE_BLOCK_COLUMNS : elem);
     a.cols = own;
     if (all % own) a.ncols = cg_sub(cg, cg_i32(cg, all), before);
     return a;
@@ -85,6 +85,11 @@ static void add_at(Cg *cg, Val v, Val base, int offset) {
         Val x = cg_lanes(v) == 1 ? v : cg_extract(cg, v, cg_i32(cg, i));
         nv_add(cg, x, global_ptr(cg, at));
     }
+}
+
+static void add_one(Cg *cg, Val x, Val base, int offset) {
+    Val args[] = {cg_add(cg, base, cg_i64(cg, offset)), x};
+    cg_asm(cg, cg->void_, args, 2, "red.relaxed.gpu.global.add.f32 [$0], $1;", "l,f", false);
 }
 
 static void put_at(Cg *cg, const CgAccess *a, Val v, Val base, int offset, unsigned align) {
@@ -177,6 +182,17 @@ static void store_plain_row(Cg *cg, const CgAccess *a, int m, int r) {
 
 // ---- blocks of 16 rows and 8 columns, four numbers of a thread in 16 bytes (ir/tile_blocks.h)
 
+// Where threads add to blocks by themselves a thread's four numbers are 128 bytes apart: those that a warp adds at a time follow each other.
+static bool lies_apart(Cg *cg, const CgAccess *a) {
+    if (cg->target->id != TARGET_SM80) return false;
+    for (int i = 0; i < cg->p->kernels.n; i++) {
+        const TileBlock *b = &cg->p->kernels.data[i]->body;
+        for (const TileOp *op = tile_next(b, NULL); op; op = tile_next(b, op))
+            if (op->kind == TILE_STORE && op->add && op->tensor == a->op->tensor) return true;
+    }
+    return false;
+}
+
 // Of a warp's rows and the current columns, this thread's part of the first block.
 static Val blocks_at(Cg *cg, const CgAccess *a, int m, Val *in) {
     Val block = LLVMBuildAShr(cg->b, a->row, cg_i32(cg, 4), "");
@@ -184,7 +200,7 @@ static Val blocks_at(Cg *cg, const CgAccess *a, int m, Val *in) {
     Val first = cg_shl(cg, block, cg_i32(cg, 4));
     *in = cg_less(cg, first, a->nrows);
     first = cg_select(cg, *in, first, cg_i32(cg, 0));
-    Val lane = cg_times(cg, nv_state(cg)->gpu.lane, 16);
+    Val lane = cg_times(cg, nv_state(cg)->gpu.lane, lies_apart(cg, a) ? 4 : 16);
     return address(cg, row_begin(cg, a, first), lane, 1);
 }
 
@@ -196,13 +212,20 @@ static Val block_exists(Cg *cg, const CgAccess *a, int n) {
 static void store_blocks(Cg *cg, const CgAccess *a, int m) {
     Val in, at = blocks_at(cg, a, m, &in);
     Blk done = cg_if(cg, in, "rows");
+    bool apart = lies_apart(cg, a);
     for (int n = 0; 8 * n < a->cols; n++) {
         Val exists = block_exists(cg, a, n), four = LLVMGetPoison(cg_vector(cg->f32, 4));
         Blk next = cg_if(cg, exists, "columns");
-        for (int i = 0; i < 4; i++)
-            four = cg_insert(cg, four, cg_number(cg, a, 16 * m + 8 * (i / 2), 8 * n + i % 2),
-                             cg_i32(cg, i));
-        store_at(cg, four, at, BLOCK_BYTES * n, 16);
+        for (int i = 0; i < 4; i++) {
+            Val x = cg_number(cg, a, 16 * m + 8 * (i / 2), 8 * n + i % 2);
+            four = cg_insert(cg, four, x, cg_i32(cg, i));
+            int offset = BLOCK_BYTES * n + BLOCK_BYTES / 4 * i;
+            if (apart && a->op->add)
+                add_one(cg, x, at, offset);
+            else if (apart)
+                store_at(cg, x, at, offset, 4);
+        }
+        if (!apart) put_at(cg, a, four, at, BLOCK_BYTES * n, 16);
         cg_end_if(cg, next);
     }
     cg_end_if(cg, done);
@@ -215,8 +238,15 @@ static void load_block(Cg *cg, const CgAccess *a, Val at, Val in, int n, Val fou
     if (8 * n >= a->cols) return;
     if (exists) in = cg_and(cg, in, exists);
     if (exists) offset = cg_select(cg, exists, offset, cg_i64(cg, 0));
-    Val p = global_ptr(cg, cg_add(cg, at, offset));
-    Val all = cg_load(cg, cg_vector(cg->f32, 4), p);
+    at = cg_add(cg, at, offset);
+    if (lies_apart(cg, a)) {
+        for (int i = 0; i < 4; i++) {
+            Val p = global_ptr(cg, cg_add(cg, at, cg_i64(cg, BLOCK_BYTES / 4 * i)));
+            four[i] = cg_or_zero(cg, in, cg_load(cg, cg->f32, p));
+        }
+        return;
+    }
+    Val all = cg_load(cg, cg_vector(cg->f32, 4), global_ptr(cg, at));
     LLVMSetAlignment(all, 16);
     for (int i = 0; i < 4; i++) four[i] = cg_or_zero(cg, in, cg_extract(cg, all, cg_i32(cg, i)));
 }
@@ -275,6 +305,9 @@ void nv_store(Cg *cg, const TileOp *op) {
         add_rows(cg, &a);
         return;
     }
+    int copies = op->add && a.cols ? layout_share(&a.f->is, LAYOUT_WARP, LAYOUT_COPIES) : 1;
+    Val threads = cg_i32(cg, nv_state(cg)->gpu.threads / copies); // of which the first ones add
+    Blk done = copies > 1 ? cg_if(cg, cg_less(cg, nv_state(cg)->gpu.tid, threads), "add") : NULL;
     bool shared =
         a.cols && layout_share(&a.f->is, LAYOUT_WARP, a.f->columns) > 1; // a.cols % 32 == 0
     bool narrow = dtype_half(a.t->dtype) && (!a.ncols || shared) && a.cols % 8 == 0;
@@ -287,6 +320,7 @@ void nv_store(Cg *cg, const TileOp *op) {
                 store_narrow_row(cg, &a, m, r);
             else
                 store_plain_row(cg, &a, m, r);
+    cg_end_if(cg, done);
 }
 
 // ---- loads: by elements, from an address inside the tensor, whatever is outside made 0

@@ -11,10 +11,11 @@
 //
 // A loop with one such load has two stages of it instead; where a knob says one, the next tile is copied behind the last reader. Where a loop skips steps (`where`), or uses what it
 // loads all at once, everything is of one time, what is loaded first.
+#include "ir/tile_blocks.h"
 #include "passes/schedule/expand.h"
 #include "passes/schedule/schedule.h"
 
-enum { MAX_LOADS = 6 }; // of a loop's body
+enum { MAX_LOADS = 12 }; // of a loop's body
 
 typedef struct Loads {
     TileOp *op[MAX_LOADS];
@@ -28,8 +29,21 @@ bool pass_begins_loop(const TileOp *load) {
     return false;
 }
 
+// Numbers of a step's queries, which a nest of gradients has in workspace, in whole pieces.
+bool pass_is_vector(const TileProgram *p, const TileOp *op) {
+    enum { PIECE = 4 };
+    const TileOp *loop = op->block->owner;
+    if (op->kind != TILE_LOAD || p->target != TARGET_SM80 || !loop) return false;
+    const TileTensor *t = &p->tensors.data[op->tensor];
+    const TileValue *v = op->results.data[0];
+    return v->rank == 1 && loop->kind == TILE_LOOP && v->axis[0] == loop->axis &&
+           t->role == TENSOR_WORK && t->dtype == DT_F32 &&
+           tile_is_multiple(t->extent[t->rank - 1], PIECE);
+}
+
 bool pass_is_operand(const TileProgram *p, const TileOp *op) {
     if (op->kind != TILE_LOAD || op->results.data[0]->home == HOME_FRAGMENT) return false;
+    if (pass_is_vector(p, op)) return true;
     return tile_is_operand(p, &p->tensors.data[op->tensor]) && !pass_begins_loop(op);
 }
 

@@ -67,6 +67,19 @@ static void extend(Layout *l, int col, int extent) {
         layout_add(l, LAYOUT_REG, col, columns, extent / columns);
 }
 
+// Of what warps make of rows and columns that all of them read from shared memory, so many have rows of their own that a warp reads the
+// fewest of both.
+static int warps_of_rows(const Lay *s, int row, int col, int rows) {
+    const TileKernel *k = s->k;
+    int warps = k->schedule.warps, groups = k->axes[row].extent / rows, least = 0, best = 0;
+    for (int n = warps; n; n /= 2) {
+        int columns = k->axes[col].extent * n / warps, reads = k->axes[row].extent / n + columns;
+        if (groups % n || columns % OPERAND || (best && reads >= least)) continue;
+        best = n, least = reads;
+    }
+    return best;
+}
+
 // `whole`: as WMMA wants an operand, all columns of a row in each of its lanes. Warps that rows do not take, columns do, or they
 // have copies.
 static Layout laid(const Lay *s, int row, int col, bool whole) {
@@ -82,7 +95,12 @@ static Layout laid(const Lay *s, int row, int col, bool whole) {
     int rows = layout_covers(&l, row), groups = k->axes[row].extent / rows, across = 1;
     int warps = k->schedule.warps / layout_count(&l, LAYOUT_WARP);
     int copies = 1, most = col < OTHER ? k->axes[col].extent / OPERAND : 1;
-    if (groups < warps) across = warps / groups, warps = groups;
+    bool reads = k->purpose == PURPOSE_GRADIENTS && s->kind == MMA_MMA16 && row != s->row;
+    int own = reads && col < OTHER ? warps_of_rows(s, row, col, rows) : 0;
+    if (own)
+        across = warps / own, warps = own;
+    else if (groups < warps)
+        across = warps / groups, warps = groups;
     if (s->kind == MMA_WGMMA && col < OTHER && k->axes[col].extent > MMA_COLUMNS)
         across = k->axes[col].extent / MMA_COLUMNS; // warpgroups of a role have columns each
     while (across > most || most % across) across /= 2, copies *= 2;

@@ -57,6 +57,23 @@ static bool is_put(const Block *b, const TileValue *v) {
     return b->k.purpose == PURPOSE_ONE_CHUNK && pass_goes_through(b->p, &b->k, v);
 }
 
+// Of gradients of scores that go to dq's product through shared memory: loops that follow each other have them in one place.
+static int bytes_of_gradients(const Block *b) {
+    int most = 0;
+    for (const TileOp *op = tile_next(&b->k.body, NULL); op; op = tile_next(&b->k.body, op)) {
+        if (b->k.purpose != PURPOSE_GRADIENTS || op->kind != TILE_MAP) continue;
+        int sum = 0;
+        for (const TileOp *in = op; in; in = in->next)
+            for (int i = 0; i < in->results.n && in->kind == TILE_MAP; i++) {
+                const TileValue *v = in->results.data[i];
+                if (v->rank == 2 && pass_goes_through(b->p, &b->k, v))
+                    sum += tile_shared(b->p, &b->k, v).bytes;
+            }
+        if (sum > most) most = sum;
+    }
+    return most;
+}
+
 // Loops that the one around an operation becomes, at most (passes/mask/classify.c).
 static int classes_of(const TileKernel *k, const TileOp *op) {
     bool masked = false;
@@ -90,7 +107,7 @@ static int buffer_of(const Block *b, const TileOp *load) {
 
 int pass_shared(const Block *b) {
     const TileKernel *k = &b->k;
-    int sum = 0;
+    int sum = bytes_of_gradients(b);
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
         bool makes = tile_op_info(op->kind)->flags & OP_MAKES && op->kind != TILE_BESIDE;
         for (int i = 0; makes && i < op->results.n; i++) {

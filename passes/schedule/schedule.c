@@ -1,6 +1,7 @@
 // schedule.c: which target answers for tile extents and schedules, and how an extent is bound.
 #include "passes/schedule/schedule.h"
 #include "passes/mask/tilemap.h"
+#include "passes/schedule/sm80_few.h"
 #include "passes/schedule/sm90.h"
 #include "passes/tile/rewrite.h"
 
@@ -79,7 +80,7 @@ bool pass_assign(TileProgram *p, Diags *diags) {
 
 // A tile that a loop within another makes without the rows of the grid, by a product or to be stored, as dq in a backward by tiles of
 // keys: it lies along other threads than what stays.
-static const TileOp *nest_of(const TileKernel *k) {
+const TileOp *pass_nest(const TileKernel *k) {
     const TileBlock *b = &k->body;
     for (const TileOp *op = tile_next(b, NULL); op; op = tile_next(b, op)) {
         const TileOp *loop = op->block->owner;
@@ -93,18 +94,24 @@ static const TileOp *nest_of(const TileKernel *k) {
     return NULL;
 }
 
+static bool is_nest(const TileProgram *p, const TileKernel *k) {
+    if (p->target == TARGET_SM80) return sm80_is_nest(p, k);
+    return p->target == TARGET_SM90A && sm90_is_nest(p, k);
+}
+
 bool pass_has_nest(const TileProgram *p) {
-    bool all = p->target == TARGET_SM90A;
+    bool all = true;
     for (int i = 0; i < p->kernels.n && all; i++)
-        all = !nest_of(p->kernels.data[i]) || sm90_is_nest(p, p->kernels.data[i]);
+        all = !pass_nest(p->kernels.data[i]) || is_nest(p, p->kernels.data[i]);
     return all;
 }
 
 static bool refuse_nests(const TileProgram *p, Diags *diags) {
     for (int i = 0; i < p->kernels.n; i++) {
         const TileKernel *k = p->kernels.data[i];
-        const TileOp *loop = nest_of(k);
-        if (!loop || k->schedule.knobs.said == knobs_of(FORM_SM90_NEST)) continue;
+        const TileOp *loop = pass_nest(k);
+        bool plain = p->target == TARGET_SM80 && sm80_is_nest(p, k);
+        if (!loop || plain || k->schedule.knobs.said == knobs_of(FORM_SM90_NEST)) continue;
         diag_error(diags, loop->span,
                    "target '%s' has no schedule for products in a loop within another",
                    target_get(p->target)->name);

@@ -44,7 +44,9 @@ void pass_blocks(TileProgram *p);
 int pass_few(const PassOptions *o);        // schedule.c
 bool pass_same_dots(const PassOptions *o); // of the forward and the backward
 // Whether the target has a schedule for all nests of products in a program.
-bool pass_has_nest(const TileProgram *p);              // schedule.c
+bool pass_has_nest(const TileProgram *p); // schedule.c
+// In a kernel: the loop that adds up within another what has no rows of the grid; NULL: none.   schedule.c
+const TileOp *pass_nest(const TileKernel *k);
 bool pass_shares(const PassOptions *o, int D, int Dv); // schedule.c
 
 // Queries of a launch up to which the form for few is the better one on its own account: on the host it takes them one at a
@@ -72,6 +74,7 @@ void pass_gather_loops(TileKernel *k);
 // Whether a tile goes through shared memory there; stages of the buffer for those of a tensor: two where a loop loads
 // nothing else.   assign.c
 bool pass_is_operand(const TileProgram *p, const TileOp *load);
+bool pass_is_vector(const TileProgram *p, const TileOp *load); // which goes there, too
 int pass_stages(const TileProgram *p, const TileKernel *k, int tensor);
 
 // Sums of rows that may stay in parts are marked, in a kernel whose values have homes.   passes/tile/parts.c

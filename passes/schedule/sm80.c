@@ -348,12 +348,48 @@ static Knobs with_room(const TileProgram *p, const TileKernel *k, Knobs s) {
     return s;
 }
 
+// Of pairs, or of numbers of queries: what a map makes of dq, or sums over the keys of several warps, has no place.
+static bool fits_nest(const TileProgram *p, const TileKernel *k, const TileOp *op) {
+    int keys = tile_grid_axis(k);
+    bool vector = op->kind == TILE_LOAD && op->block->owner && op->results.data[0]->rank < 2;
+    if (vector && !pass_is_vector(p, op)) return false;
+    bool has = op->kind != TILE_MAP || op->naxes < 2;
+    for (int i = 0; i < op->naxes; i++) has |= op->axes[i] == keys;
+    for (int i = 0; i < op->outs.n; i++)
+        has &= op->outs.data[i].reduce == EX_CONST || op->outs.data[i].reduce_axis != keys;
+    return has;
+}
+
+// All gradients in one kernel, over tiles of keys: dq of a step is added to memory. A warp has registers for sums of 16 keys, and whole
+// instructions' columns of dq.
+bool sm80_is_nest(const TileProgram *p, const TileKernel *k) {
+    enum { SUM_COLUMNS = 256, COLUMNS = 32 };
+    if (k->purpose != PURPOSE_GRADIENTS || !dtype_half(p->dtype) || p->batch || p->D % COLUMNS ||
+        p->D + p->Dv > SUM_COLUMNS)
+        return false;
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (!fits_nest(p, k, op)) return false;
+    return true;
+}
+
+// Twice as many keys as in kernels that make no dq, which is then added half as often.
+static Knobs for_nest(const TileProgram *p, Knobs s) {
+    enum { KEYS = 128 };
+    int d = p->D > p->Dv ? p->D : p->Dv;
+    s.blocks = 1;
+    s.rows = KEYS;
+    s.warps = d <= 64 ? 4 : 8;
+    s.keys = d <= 64 ? 32 : 64;
+    return s;
+}
+
 // Gradients have two scores of a pair and up to two accumulators in registers. What a warp reads of a step's columns serves two m16 tiles
 // where there is room for their sums (0.87 of the time on an H200), or a step has more columns (0.89).
 static Knobs for_gradients(const TileProgram *p, const TileKernel *k, Knobs s) {
     enum { LEAST = 16 };
     int d = p->D > p->Dv ? p->D : p->Dv, rows = dtype_half(p->dtype) && d <= 64 ? 32 : 16;
     int most = dtype_half(p->dtype) && d > 64 && d <= 128 ? 64 : 32;
+    if (pass_nest(k)) return with_room(p, k, for_nest(p, s));
     s.blocks = 1;
     s.rows = rows * s.warps;
     if (s.keys > most) s.keys = most;
@@ -472,6 +508,23 @@ static void raise_rescales(TileKernel *k) {
     }
 }
 
+// dq, and its sum, before the last of the products that are added up in registers: that one runs while the sum is on its way to memory, and
+// those before it while all warps come to have their gradients of scores in shared memory.
+static void raise_sums(const TileKernel *k, const TileOp *loop) {
+    TileOp *last = NULL;
+    for (TileOp *op = loop->body.first; op; op = op->next)
+        if (op->kind == TILE_MMA && op->args.n == 3) last = op;
+    for (TileOp *op = last ? last->next : NULL, *next; op; op = next) {
+        next = op->next;
+        bool sum = op->kind == TILE_MMA || (op->kind == TILE_STORE && op->add);
+        bool free =
+            sum && !tile_has_axis(op->kind == TILE_MMA ? op->results.data[0] : op->args.data[0],
+                                  tile_grid_axis(k));
+        for (TileOp *in = last; free && in != op; in = in->next) free = !pass_uses_result(op, in);
+        if (free) pass_move_before(last, op);
+    }
+}
+
 static int room_for_strips(const TileProgram *p, const TileKernel *k) {
     Block b = sm80_block(p, k, k->schedule.knobs);
     return target_get(p->target)->shared_bytes - pass_shared(&b);
@@ -481,6 +534,9 @@ static int room_for_strips(const TileProgram *p, const TileKernel *k) {
 // the other read the keys and values of a head from the L2 cache.
 bool pass_assign_sm80(TileProgram *p, TileKernel *k, Diags *diags) {
     raise_rescales(k);
+    bool nest = pass_nest(k) != NULL;
+    for (TileOp *op = tile_next(&k->body, NULL); op && nest; op = tile_next(&k->body, op))
+        if (op->kind == TILE_LOOP) raise_sums(k, op);
     pass_strips(p, k, k->schedule.warps, room_for_strips(p, k));
     for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
         if (op->kind == TILE_LOOP) pass_raise_strips(op);

@@ -9,6 +9,7 @@ enum { SM80_WARP_ROWS = 16 }; // one m16 tile of a warp
 // A kernel as it would run, few or not.   sm80.c
 Block sm80_block(const TileProgram *p, const TileKernel *k, Knobs s);
 
+bool sm80_is_nest(const TileProgram *p, const TileKernel *k);    // gradients, of five products
 bool sm80_multiplies_bytes(const TileKernel *k);                 // with what is wider
 bool sm80_reads_rows(const TileProgram *p, const TileKernel *k); // row inputs, or slices of rows
 bool sm80_changes_query(

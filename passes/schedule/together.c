@@ -44,6 +44,7 @@ bool pass_is_chunk(const TileKernel *k) {
 }
 
 bool pass_makes_together(const TileKernel *k) {
+    if (pass_nest(k)) return false; // dq of a step alone, which leaves it
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
         if ((tile_op_info(op->kind)->flags & OP_MAKES) && needs_all(k, op) && lacks_rows(k, op))
             return true;
@@ -186,16 +187,21 @@ void pass_together(const TileProgram *p, TileKernel *k) {
     }
 }
 
-// Where it is first asked for.
+static bool puts_through(const TileKernel *k) {
+    return k->purpose == PURPOSE_ONE_CHUNK || k->purpose == PURPOSE_GRADIENTS;
+}
+
+// Where it is first asked for; gradients of scores where they are made, so that a product stands before the barrier.
 void pass_put_through(TileProgram *p, TileKernel *k) {
-    if (k->purpose != PURPOSE_ONE_CHUNK) return;
+    if (!puts_through(k)) return;
     TileValue **put = ARENA_ARRAY(p->arena, TileValue *, k->nvalues + 1);
     int n = k->nvalues;
     for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
         for (int i = 0; i < op->args.n; i++) {
             TileValue *v = op->args.data[i];
             if (v->id >= n || lies_shared(p, v) || !asks_shared(p, k, op, i)) continue;
-            if (!put[v->id]) put[v->id] = pass_put_shared(p, k, op, v);
+            bool early = k->purpose == PURPOSE_GRADIENTS && v->def->block == op->block;
+            if (!put[v->id]) put[v->id] = pass_put_shared(p, k, early ? v->def->next : op, v);
             op->args.data[i] = put[v->id];
         }
 }

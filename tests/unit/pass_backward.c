@@ -190,8 +190,43 @@ TEST(of_tables) {
         "dot(q, k) * 0.1; modify(s, b, h, i, j) = s * t[h, min(max(i - j, 0), 8)]; normalize(s) = "
         "softmax(s); }",
     };
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         check_scheduled("table", texts[i], TARGET_SM90A, i ? DT_F16 : DT_BF16);
+        check_scheduled("table", texts[i], TARGET_SM80, i ? DT_F16 : DT_BF16);
+    }
+}
+
+// Where a warp has registers for the sums of 16 keys, and dq is nothing but a product.
+TEST(nests_of_warps) {
+    static const struct {
+        const char *path;
+        int columns;
+        Dtype dtype;
+        bool nest;
+    } cases[] = {
+        {"stdlib/softmax.attn", 64, DT_BF16, true},
+        {"stdlib/causal.attn", 128, DT_F16, true},
+        {"stdlib/causal.attn", 128, DT_F32, false},
+        {"stdlib/causal.attn", 192, DT_BF16, false},
+        {"stdlib/causal.attn", 40, DT_BF16, false},
+        {"stdlib/gaussian_kernel.attn", 64, DT_BF16, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Arena *a = arena_new();
+        Diags diags = diag_list(a);
+        const Stream *s = pu_stream(a, cases[i].path, NULL, cases[i].columns, NULL);
+        PassOptions o = {.target = *target_get(TARGET_SM80), .dtype = cases[i].dtype};
+        const TileProgram *p =
+            pass_backward_program(a, pass_backward(a, s->written, &diags), &o, &diags);
+        bool blocked = false, queries = false;
+        ck_assert_ptr_nonnull(p);
+        for (int t = 0; t < p->tensors.n; t++) blocked |= p->tensors.data[t].blocked;
+        for (int k = 0; k < p->kernels.n; k++)
+            queries |= strstr(p->kernels.data[k]->name, "queries") != NULL;
+        ck_assert_msg(blocked == cases[i].nest && queries != cases[i].nest, "%s %d", cases[i].path,
+                      cases[i].columns);
+        arena_free(a);
+    }
 }
 
 // Nobody asks for it there, nor for packed documents.
