@@ -81,7 +81,11 @@ static Place place_of(Cg *cg, const TileOp *op, const TileValue *v, const Rows *
 
 bool cg_goes_by_columns(Cg *cg, const TileOp *op, const TileValue *v) {
     int last = op->coord[cg->p->tensors.data[op->tensor].rank - 1].axis;
-    if (cg->k->purpose == PURPOSE_STEPS) return true;
+    enum { MATRIX_ROWS = 16 };
+    const TileKernel *k = cg->k;
+    bool combines = k->purpose == PURPOSE_COMBINE && cg->target->kind == KIND_NVPTX;
+    if (combines && k->axes[tile_grid_axis(k)].extent < MATRIX_ROWS) return true;
+    if (k->purpose == PURPOSE_STEPS) return true;
     if (v->rank != 2 || v->home != HOME_FRAGMENT) return false;
     const CgFragment *f = cg_fragment(cg, v);
     return f->rows == last || tile_goes_by_element(op, f->columns);
@@ -101,7 +105,8 @@ static int side_by_side(Cg *cg, const TileOp *op, const TileValue *v) {
     int bytes = dtype_bytes(t->dtype);
     bool along = first->count && first->place == LAYOUT_REG && first->step == 1 &&
                  first->axis == op->coord[t->rank - 1].axis && !op->each[t->rank - 1];
-    bool aligned = tile_is_matrix(t) && columns->op == EX_CONST && columns->i * bytes % BYTES == 0;
+    bool begins = tile_is_matrix(t) || t->role == TENSOR_WORK;
+    bool aligned = begins && columns->op == EX_CONST && columns->i * bytes % BYTES == 0;
     if (!along || !aligned || op->width || op->add || first->count * bytes > BYTES) return 1;
     return first->count;
 }

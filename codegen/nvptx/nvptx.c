@@ -231,7 +231,9 @@ static void nv_begin(Cg *cg) {
     special_registers(cg);
     cg_enter(cg, body);
     if (cg->k->where) leave_unless(cg, cg_uniform(cg, cg->k->where));
-    if (is_early(cg, PURPOSE_PART) || cg->k->schedule.beside)
+    bool fills =
+        s->roles; // a multiprocessor: blocks of the combination would all wait for the first ones that are free
+    if ((is_early(cg, PURPOSE_PART) && !fills) || cg->k->schedule.beside)
         statement(cg, "griddepcontrol.launch_dependents;");
     if (cg->k->schedule.beside) {
         s->roles->takers = cg_meet_once(cg, cg->k->schedule.beside);

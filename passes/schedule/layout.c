@@ -134,6 +134,32 @@ static Layout laid_by_state(const Lay *s) {
     return l;
 }
 
+// Of a combination, which multiplies nothing: a row for each of eight lanes, and four columns side by side.
+static Layout laid_by_rows(const Lay *s, int columns) {
+    enum { SIDE_BY_SIDE = 4, LANES = 4 };
+    Layout l = {0};
+    if (columns < OTHER) {
+        layout_add(&l, LAYOUT_REG, columns, 1, SIDE_BY_SIDE);
+        layout_add(&l, LAYOUT_REG, columns, SIDE_BY_SIDE * LANES,
+                   s->k->axes[columns].extent / (SIDE_BY_SIDE * LANES));
+    }
+    layout_add(&l, LAYOUT_LANE, columns < OTHER ? columns : LAYOUT_COPIES, SIDE_BY_SIDE, LANES);
+    layout_add(&l, LAYOUT_LANE, s->row, 1, COMBINED_ROWS);
+    return l;
+}
+
+bool pass_combines_by_rows(const TileProgram *p, const TileKernel *k) {
+    enum {
+        WIDE = 256
+    }; // columns of v from which parts fill a multiprocessor, and the combination follows them
+    bool early = p->batch && !p->phase && p->target == TARGET_SM90A && p->Dv <= WIDE;
+    return k->purpose == PURPOSE_COMBINE && !early;
+}
+
+static bool combines(const Lay *s) {
+    return s->t->kind == KIND_NVPTX && pass_combines_by_rows(s->p, s->k);
+}
+
 // A program that was read may have tiles of fewer rows than an instruction, or other warps: no target lowers
 // it, and its values lie in registers somehow.
 static bool lies(const Lay *s) {
@@ -144,6 +170,7 @@ static bool lies(const Lay *s) {
         return k->axes[s->row].extent %
                    (4 * s->t->lanes / pass_state_lanes(s->p->D) * k->schedule.warps) ==
                0;
+    if (combines(s)) return k->axes[s->row].extent == COMBINED_ROWS && k->schedule.warps == 1;
     if (!mma_fragment(s->kind, MMA_C, &l)) return false;
     bool swapped = s->t->kind == KIND_AMDGPU;
     int axis[] = {swapped ? OTHER : s->row, swapped ? s->row : OTHER, OTHER};
@@ -214,7 +241,7 @@ static int layout_for(Lay *s, const uint8_t *axes, int n, bool narrow) {
     if (col == OTHER && s->tiles) return -1;
     if (col == OTHER && s->k->layouts.n) return beside_tile(s->k, axes[0]);
     bool whole = s->kind == MMA_WMMA && col < OTHER && narrow;
-    Layout l = laid(s, row, col, whole);
+    Layout l = combines(s) ? laid_by_rows(s, col) : laid(s, row, col, whole);
     return add(s, &l, name_of(s, row, col, whole));
 }
 
@@ -249,8 +276,9 @@ int pass_words(const TileProgram *p, const TileKernel *k, const uint8_t *axes, i
         if (axes[i] != s.row) col = axes[i];
     }
     if (s.row >= 0 && (has_rows || rank == 1) && !tile_has_lanes(k) && lies(&s)) {
-        Layout l = k->purpose == PURPOSE_STEPS
-                       ? laid_by_state(&s)
+        Layout l = k->purpose == PURPOSE_STEPS ? laid_by_state(&s)
+                   : combines(&s)
+                       ? laid_by_rows(&s, col)
                        : laid(&s, s.row, col, col < OTHER && s.kind == MMA_WMMA && dtype_half(t));
         l = layout_restrict(&l, axes, rank);
         bytes = (int64_t)layout_count(&l, LAYOUT_REG) * dtype_bytes(t);

@@ -194,6 +194,16 @@ static void number_rows(TileProgram *p, TileKernel *k, int extent) {
     pass_go_over_all(p, k, ROWS, together, points, ex_2(x, EX_AND, together, unlike));
 }
 
+// Where a batch has many sequences, a block of the combination goes over several tiles of one: most have nothing to combine, and to begin
+// and end takes a block longer than to find that out.
+static const Ex *combined_points(TileProgram *p, const Ex *tiles) {
+    enum { POINTS = 256 }; // of all sequences and heads, beside those of columns
+    ExPool *x = p->pool;
+    const Ex *n = ex_2(x, EX_DIV, ex_i32(x, POINTS), ex_sym(x, SYM_SIZE, SIZE_B, EX_I32));
+    n = ex_2(x, EX_DIV, n, ex_sym(x, SYM_SIZE, SIZE_HKV, EX_I32));
+    return ex_simplify(x, ex_2(x, EX_MIN, tiles, ex_2(x, EX_MAX, n, ex_i32(x, 1))));
+}
+
 void pass_bind(TileProgram *p, TileKernel *k, int axis, int extent) {
     TileAxis *a = &k->axes[axis];
     assert(a->extent == 0 && extent > 0);
@@ -208,7 +218,10 @@ void pass_bind(TileProgram *p, TileKernel *k, int axis, int extent) {
         if (k->grid[i].sym == SYM_TILE && k->grid[i].axis == axis) {
             if (axis != pass_split_axis(p, k))
                 k->grid[i].count = ex_simplify(p->pool, pass_at_launch(p, count));
-            if (tile_is_own(p, count)) k->grid[i].shared = count;
+            if (!tile_is_own(p, count)) continue;
+            k->grid[i].shared = count;
+            if (k->purpose == PURPOSE_COMBINE && target_get(p->target)->kind == KIND_NVPTX)
+                k->grid[i].count = combined_points(p, k->grid[i].count);
         }
     bool roles = knobs_say(&k->schedule.knobs, KNOB_warpgroups);
     if (axis == tile_grid_axis(k) && !roles) number_rows(p, k, extent);

@@ -116,7 +116,11 @@ void pass_go_over_all(
 void pass_bind(TileProgram *p, TileKernel *k, int axis, int extent);
 
 bool pass_begins_loop(
-    const TileOp *load);          // what it loads is what a loop carries first: in registers
+    const TileOp *load); // what it loads is what a loop carries first: in registers
+// Whether a combination's tile is a row for each of eight lanes, on NVIDIA GPUs. Where it begins early (codegen/nvptx/nvptx.c) its blocks wait
+// on the first multiprocessors that have room, and the fewer registers they have, the fewer these are: there it has a matrix product's.
+enum { COMBINED_ROWS = 8 };
+bool pass_combines_by_rows(const TileProgram *p, const TileKernel *k);
 enum { PASS_FEW_POSITIONS = 16 }; // of a recurrence, on GPUs: one chunk of the shortest
 // together.c: gives homes in shared memory to what all threads make together.
 void pass_together(const TileProgram *p, TileKernel *k);

@@ -93,19 +93,21 @@ static int columns_of(const TileProgram *p, const TileKernel *k) {
     return p->Dv <= MAX_COLUMNS || tile_has(&k->body, TILE_MMA) ? MAX_COLUMNS : FEW_COLUMNS;
 }
 
-static int rows_of(const TileKernel *k, Knobs s) {
+static int rows_of(const TileProgram *p, const TileKernel *k, Knobs s) {
     if (!sm80_is_few(k)) return s.rows;
+    if (pass_combines_by_rows(p, k)) return COMBINED_ROWS;
     return k->purpose == PURPOSE_PART ? s.few_rows : SM80_WARP_ROWS;
 }
 
 static int warps_of(const TileKernel *k, Knobs s) {
-    return sm80_is_few(k) ? rows_of(k, s) / SM80_WARP_ROWS : s.warps;
+    if (k->purpose == PURPOSE_COMBINE) return 1;
+    return sm80_is_few(k) ? s.few_rows / SM80_WARP_ROWS : s.warps;
 }
 
 // Of a state's columns there may be fewer than a tile has.
 static Extents extents_of(const TileProgram *p, const TileKernel *k, Knobs s) {
     bool few = sm80_is_few(k);
-    Extents e = {rows_of(k, s), few ? s.few_keys : s.keys, 16, 16, MAX_COLUMNS};
+    Extents e = {rows_of(p, k, s), few ? s.few_keys : s.keys, 16, 16, MAX_COLUMNS};
     for (int i = 0; i < k->ngrid; i++) {
         const TileGrid *g = &k->grid[i];
         const Ex *size = g->sym == SYM_TILE ? k->axes[g->axis].size : NULL;
