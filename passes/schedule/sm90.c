@@ -25,6 +25,7 @@ enum {
     PANEL = 64,           // columns of a panel of shared memory (128 bytes)
     OTHER_REGISTERS = 32, // of a thread, beside scores, weights and accumulator
     TEST_REGISTERS = 12,  // for more, and for what is looked up
+    REDO_REGISTERS = 32,  // the same, where a step with a long test is done again
     LISTED =
         128, // tiles of a section where each visits few: documents, 1 to 2% faster than 512 and 2048
     LONG_BODY = 1400,      // weight (ex_weight) of what is computed of an element
@@ -147,8 +148,9 @@ int sm90_registers(const TileProgram *p, const TileKernel *k, Knobs s) {
 
 static int registers_of(const TileProgram *p, const TileKernel *k, Knobs s) {
     Block b = block_of(p, k, s);
-    return sm90_registers(p, k, s) + pass_column_registers(&b) +
-           (pass_many_tests(k) ? TEST_REGISTERS : 0);
+    bool again = s.fixed_shift && !ex_reads(k->mask) && weight(&k->mask, 1) > DEAR_MASK;
+    int tests = !pass_many_tests(k) ? 0 : again ? REDO_REGISTERS : TEST_REGISTERS;
+    return sm90_registers(p, k, s) + pass_column_registers(&b) + tests;
 }
 
 static bool fits_shared(const TileProgram *p, const TileKernel *k, Knobs s) {
@@ -191,11 +193,18 @@ static Work work_of(const TileKernel *k, TileOp *loop) {
 }
 
 // Where weights cost nothing beside the products, or twice as much as an exponential, more of them
-// go before the wait, of the latter fewer where no maximum stands before them, and fewer where something is looked up for
-// each; where nothing is reduced the assembler's own order is the best. Measured at 128 columns.
-enum { AFTER_CHEAP = 32, AFTER_DEAR = 40, AFTER_DEAR_FREE = 20, AFTER_LOOKED_UP = 24 };
+// go before the wait, of the latter fewer where no maximum or norms of keys stand before them, and more where something is looked up for
+// each, but at 64 columns fewer; where nothing is reduced the assembler's own order is the best. Measured at 128 columns.
+enum {
+    AFTER_CHEAP = 32,
+    AFTER_DEAR = 56,
+    AFTER_DEAR_FREE = 20,
+    AFTER_NORMS = 32,
+    AFTER_LOOKED_UP = 48,
+    AFTER_LOOKED_UP_NARROW = 24,
+};
 
-static int after_for(const TileKernel *k, Knobs s) {
+static int after_for(const TileKernel *k, Knobs s, int wide) {
     TileOp *loop = k->body.first;
     while (loop && loop->kind != TILE_LOOP) loop = loop->next;
     if (s.after < 0 || !loop) return s.after;
@@ -203,7 +212,10 @@ static int after_for(const TileKernel *k, Knobs s) {
     int after = s.after;
     if (w.special == 0) after = AFTER_CHEAP;
     if (w.special > 1 && after) after = w.extrema ? AFTER_DEAR : AFTER_DEAR_FREE;
-    if (w.looks_up && !s.dense && after > AFTER_LOOKED_UP) after = AFTER_LOOKED_UP;
+    if (w.special > 1 && after && pass_makes_norms(k)) after = AFTER_NORMS;
+    if (w.looks_up && !s.dense && after && wide > PANEL) after = AFTER_LOOKED_UP;
+    if (w.looks_up && !s.dense && after > AFTER_LOOKED_UP_NARROW && wide <= PANEL)
+        after = AFTER_LOOKED_UP_NARROW;
     if (w.special == 1 && !w.reductions) return -1;
     return after < s.keys / 2 ? after : s.keys / 2;
 }
@@ -304,6 +316,7 @@ Knobs sm90_fit(const TileProgram *p, const TileKernel *k, ShapeClass launches, b
     while (p->batch == BATCH_PAGED && s.producer_registers < GATHER_REGISTERS)
         s.registers -= 8, s.producer_registers += 8 * s.warpgroups;
     if (listed) s.section = LISTED;
+    if (listed && wide <= PANEL) s.turns = 0; // 3 to 7%
     if (!tile_has(&k->body, TILE_BOUND) || moving || (dear && !tests)) s.fixed_shift = 0;
     if (tests)
         s.after = -1, s.stages = 3;
@@ -313,7 +326,7 @@ Knobs sm90_fit(const TileProgram *p, const TileKernel *k, ShapeClass launches, b
     while (s.keys > 16 && (!fits_shared(p, k, s) || registers_of(p, k, s) > s.registers))
         s.keys -= 16;
     s.keys = sm90_within_grid_row(k, s.keys);
-    s.after = after_for(k, s);
+    s.after = after_for(k, s, wide);
     if (s.narrow >= s.keys) s.narrow = 0;
     return s;
 }
