@@ -105,7 +105,8 @@ static int side_by_side(Cg *cg, const TileOp *op, const TileValue *v) {
     int bytes = dtype_bytes(t->dtype);
     bool along = first->count && first->place == LAYOUT_REG && first->step == 1 &&
                  first->axis == op->coord[t->rank - 1].axis && !op->each[t->rank - 1];
-    bool begins = tile_is_matrix(t) || t->role == TENSOR_WORK;
+    bool parts = cg->k->purpose == PURPOSE_COMBINE && t->role == TENSOR_WORK;
+    bool begins = tile_is_matrix(t) || parts;
     bool aligned = begins && columns->op == EX_CONST && columns->i * bytes % BYTES == 0;
     if (!along || !aligned || op->width || op->add || first->count * bytes > BYTES) return 1;
     return first->count;
