@@ -377,6 +377,31 @@ static int barrier_bytes(const TileProgram *p, const TileKernel *k) {
     return 16 * stages + 24 + 16 * HOME_AHEAD + words;
 }
 
+bool tile_is_summed(const TileKernel *k, const TileValue *buffer) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (op->kind == TILE_STORE && op->add && op->args.n > 1 && op->args.data[1] == buffer)
+            return true;
+    return false;
+}
+
+static const TileOp *adder(const TileKernel *k) { // the role that adds through a buffer
+    for (const TileOp *role = k->body.first; role; role = role->next)
+        for (const TileOp *op = tile_next(&role->body, NULL); op; op = tile_next(&role->body, op))
+            if (role->kind == TILE_ROLE && op->kind == TILE_STORE && op->add && op->args.n > 1)
+                return role;
+    return NULL;
+}
+
+bool tile_hands_over(const TileProgram *p, const TileKernel *k) {
+    return adder(k) && !p->batch && k->schedule.knobs.producer_registers >= HOME_HANDING;
+}
+
+// Where warps say what becomes of their parts of a buffer of sums: two notes for each.
+static int note_bytes(const TileProgram *p, const TileKernel *k) {
+    enum { NOTES = 2, WARPS = 4 };
+    return tile_hands_over(p, k) ? NOTES * WARPS * HOME_PIECE * adder(k)->warpgroups : 0;
+}
+
 int tile_shared_layout(const TileProgram *p, const TileKernel *k, int *offset, int *barriers) {
     Arena *scratch = arena_new();
     Space s = {p, k, offset ? offset : ARENA_ARRAY(scratch, int, k->nvalues + 1), 0, NULL, NULL};
@@ -397,7 +422,8 @@ int tile_shared_layout(const TileProgram *p, const TileKernel *k, int *offset, i
     put_strips(&s);
     s.at = up(s.at, HOME_PIECE) + tile_crossing_bytes(k);
     if (barriers) *barriers = up(s.at, 8);
-    if (roles) s.at = up(up(s.at, 8) + barrier_bytes(p, k), 16) + 16 * HOME_AHEAD;
+    if (roles)
+        s.at = up(up(s.at, 8) + barrier_bytes(p, k), 16) + 16 * HOME_AHEAD + note_bytes(p, k);
     arena_free(scratch);
     return s.at;
 }

@@ -18,11 +18,12 @@
 
 enum {
     HOME_PIECE = 16,
-    HOME_PANEL = 64,  // columns of a panel,
-    HOME_PITCH = 128, // bytes of its rows
-    HOME_ROWS = 8,    // after which a panel's pattern repeats
-    HOME_AHEAD = 2,   // tiles of the grid that a producer may be ahead,
-    HOME_ANSWERS = 4, // and a cluster's first block of the others
+    HOME_PANEL = 64,   // columns of a panel,
+    HOME_PITCH = 128,  // bytes of its rows
+    HOME_ROWS = 8,     // after which a panel's pattern repeats
+    HOME_AHEAD = 2,    // tiles of the grid that a producer may be ahead,
+    HOME_ANSWERS = 4,  // and a cluster's first block of the others
+    HOME_HANDING = 40, // registers of the producer's warps with which one of them hands sums over
 };
 
 typedef enum TileOrder {
@@ -58,12 +59,17 @@ bool tile_by_groups(const TileKernel *k); // without roles, but products are tho
 // The bytes that a block needs. In a kernel of a chunk's gradients, which has no loop, what is made lies where a tile was that nothing reads
 // behind the last barrier. offset: by TileValue.id, -1: not in shared memory; may be NULL. barriers:
 // where those of a kernel in roles begin, behind all values; may be NULL. They are two for each stage of a
-// pipe, two more, and those of the rings of tiles; what the rings hold comes last.
+// pipe, two more, and those of the rings of tiles; what the rings hold comes behind, and what warps note of sums.
 int tile_shared_layout(const TileProgram *p, const TileKernel *k, int *offset, int *barriers);
 
 // Of a buffer that sums go through, whose parts are each a warp's own: panels of the warp's 16 rows for which such a part has
 // room. 0: none, or it is no such buffer.
 int tile_own_panels(const TileProgram *p, const TileKernel *k, const TileValue *buffer);
+// Whether a warp of the producer hands over what is in such a buffer: it has registers for that, and nothing else to do, as where sequences are
+// looked for.
+bool tile_hands_over(const TileProgram *p, const TileKernel *k);
+// Whether sums go through it.
+bool tile_is_summed(const TileKernel *k, const TileValue *buffer);
 
 // Reductions over an axis that warps share go through the end of a block's shared memory: its bytes, two halves that operations use
 // by turns, each with a number for each row and each part of the warps. 0: there are none.

@@ -74,6 +74,7 @@ static void begin_variables(Cg *cg) {
     h->shared = shares_in_turns(h->role) ? cg_alloca(cg, cg->i32, "shared") : NULL;
     if (h->shared) cg_store(cg, cg_i32(cg, 0), h->shared);
     h->flight.n = h->wide.n = 0;
+    nv90_begin_notes(cg);
     nv90_tiles_begin(cg);
 }
 
@@ -100,18 +101,26 @@ static void turn(Cg *cg, const TileOp *op) {
     nv90_bar_arrive(cg, cg_plus(cg, next, turn_barrier(h)), 2 * NV90_GROUP);
 }
 
-// The producer's warps, of which one thread has something to do, but the first.
-static void others_finish(Cg *cg) {
-    Blk on = cg_if(cg, cg_icmp(cg, LLVMIntUGT, nv_state(cg)->warp, cg_i32(cg, 0)), "others");
-    nv90_finish(cg);
-    cg_enter(cg, on);
+// The producer's warps but the first, of which one thread has something to do.
+static void others(Cg *cg) {
+    Val warp = nv_state(cg)->warp;
+    if (tile_hands_over(cg->p, cg->k)) {
+        Blk on = cg_if(cg, cg_is(cg, warp, 1), "second");
+        nv90_hand_over(cg);
+        cg_enter(cg, on);
+    }
+    if (cg->k->schedule.finish) {
+        Blk on = cg_if(cg, cg_icmp(cg, LLVMIntUGT, warp, cg_i32(cg, 1)), "others");
+        nv90_finish(cg);
+        cg_enter(cg, on);
+    }
 }
 
 // One thread of the producer's warps runs; the others are done.
 static void only_one(Cg *cg) {
     Blk idle = nv90_one(cg), one = cg_here(cg);
     cg_at(cg, idle);
-    if (cg->k->schedule.finish) others_finish(cg);
+    others(cg);
     LLVMBuildRetVoid(cg->b);
     cg_at(cg, one);
 }
@@ -141,6 +150,7 @@ static void role(Cg *cg, const TileOp *op) {
     h->role = op;
     if (op->registers) nv90_set_registers(cg, op->registers, op->registers > even_share(cg));
     role_threads(cg, op);
+    assert(!tile_hands_over(cg->p, cg->k) || !h->all_produce);
     if (is_producer(op) && !h->all_produce) only_one(cg);
     if (op->warpgroups > 1 && tile_has(&op->body, TILE_TURN)) first_turn(cg);
     begin_variables(cg);
@@ -173,6 +183,15 @@ static void store(Cg *cg, const TileOp *op) {
     if (done) cg_enter(cg, done);
 }
 
+// Where the next sums go to is said before they have landed.
+static void wait(Cg *cg, const TileOp *op) {
+    const TileOp *to = op->next;
+    while (to && (to->kind == TILE_DROP || to->kind == TILE_TURN)) to = to->next;
+    bool adds = to && to->kind == TILE_STORE && to->add && to->args.n > 1;
+    if (adds && !to->behind && !to->when) nv90_announce(cg, to);
+    nv90_mma_wait(cg, op->pending);
+}
+
 static void lower(Cg *cg, const TileOp *op) {
     switch ((int)op->kind) {
     case TILE_PIPE: return;
@@ -188,7 +207,7 @@ static void lower(Cg *cg, const TileOp *op) {
     case TILE_TILES: nv90_tiles(cg, op); return;
     case TILE_AT: nv90_at(cg, op); return;
     case TILE_MMA: nv90_mma(cg, op); return;
-    case TILE_MMA_WAIT: nv90_mma_wait(cg, op->pending); return;
+    case TILE_MMA_WAIT: wait(cg, op); return;
     case TILE_TURN: turn(cg, op); return;
     case TILE_REDO: nv90_redo(cg, op); return;
     case TILE_BARRIER: nv90_role_sync(cg); return;

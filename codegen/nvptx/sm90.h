@@ -72,6 +72,7 @@ typedef struct Nv90 { // of a kernel with roles
     int done;                 // a barrier that reads as complete at parity 1, always
     int nobody;               // one that nobody waits for
     int over;                 // one that is complete once the block has no more tiles
+    int notes;                // what warps say of sums (sm90_add.c)
     int numbers, told, heard; // tiles in shared memory and their barriers, HOME_AHEAD of each
     int asked, answers;       // clusters: barriers and numbers, HOME_ANSWERS of each (sm90_tiles.c)
     int blocks;               // of a cluster
@@ -82,6 +83,8 @@ typedef struct Nv90 { // of a kernel with roles
     const TileOp *role;
     int first_group;
     Val group, lead;              // warpgroup within the role; i1: its first thread
+    Val note;                     // alloca: which of a warp's notes comes next; NULL: none does
+    const TileOp *announced;      // what the last one is of
     Val turn;                     // alloca: how many tiles were begun
     Val shared;                   // alloca: which of two stages of what maps share is made next
     Val ahead;                    // alloca, producer: the number of the tile after the current one
@@ -172,9 +175,17 @@ void nv90_write_matrix(Cg *cg, const TileValue *v, const TileShared *tile, Val b
 // A map's elements to its place in shared memory, for products of the warpgroup or the role.
 void nv90_share(Cg *cg, const TileOp *map);
 void nv90_stores_end(Cg *cg);
-// Sums that are converted while the nest runs (sm90_finish.c). At the end of a tile: what its sums are is told. What the producer's idle
+// Sums through a buffer (sm90_add.c). Where the next ones go to; at the end of a tile, and of all; what a warp of the producer does. The
+// buffer for other stores at the end of a tile.
+void nv90_begin_notes(Cg *cg);
+void nv90_announce(Cg *cg, const TileOp *store);
+void nv90_tile_is_summed(Cg *cg);
+void nv90_sums_end(Cg *cg);
+void nv90_hand_over(Cg *cg);
+void nv90_own_buffer(Cg *cg);
+// Sums that are converted while the nest runs (sm90_finish.c). Where a tile's are told of. What the producer's idle
 // warps do. Of the kernel behind: whether its tile is not converted yet.
-void nv90_tell_summed(Cg *cg);
+Val nv90_told(Cg *cg);
 void nv90_finish(Cg *cg);
 Val nv90_is_left_over(Cg *cg);
 
@@ -221,9 +232,11 @@ Val nv90_elect(Cg *cg); // i1: one thread of the warp
 Blk nv90_one(Cg *cg);
 void nv90_load_words(Cg *cg, Val from, Val v[4]); // i32, at a multiple of 16 bytes
 void nv90_store_words(Cg *cg, Val to, const Val v[4]);
-// Behind all that the thread knows to be written, 1 is added to an f32; who hears the sum sees that. Addresses are global.
+void nv90_store_words_if(Cg *cg, Val to, const Val v[4], Val when);
+// Behind all that the thread knows to be written, 1 is added to an f32; who hears the sum, and then says so, sees that. Addresses are global.
 void nv90_tell(Cg *cg, Val to);
 Val nv90_hear(Cg *cg, Val from);
+void nv90_heard(Cg *cg);
 void nv90_rest(Cg *cg, int ns);
 Val nv90_count_up(Cg *cg, Val counter, Val last); // the old value; wraps to 0 after `last`
 // A shared operand: leading and stride byte offsets as wgmma's descriptors want them.

@@ -1,6 +1,6 @@
 // sm90_finish.c: sums of a nest of gradients are converted while it runs (passes/schedule/meanwhile.c).
 //
-// In: a nest whose schedule says so. Out: each warp that adds to the sums says so at the end of its tiles, once the copy engine has added
+// In: a nest whose schedule says so. Out: the warp that hands sums over (sm90_add.c) says at the end of a tile that the copy engine has added
 // all; and the producer's warps that have nothing else to do convert tiles of heads that are summed, each warp its own ones, in the order in
 // which heads are taken, until the block has no more tiles. The kernel behind the nest converts what is left, and asks of each tile first.
 #include "codegen/nvptx/sm90.h"
@@ -10,10 +10,11 @@
 #include <assert.h>
 
 enum {
-    IDLE = 3,   // warps of the producer's warpgroup
+    FIRST = 2,  // behind the warps that load and that hand over
+    IDLE = 2,   // warps of the producer's warpgroup
     BLOCKS = 4, // side by side, that a warp converts at a time
     BLOCK_BYTES = TILE_BLOCK_ROWS * TILE_BLOCK_COLUMNS * 4,
-    REST = 500, // ns, before a warp asks again
+    REST = 2000, // ns, before a warp asks again
 };
 
 typedef struct Finish {
@@ -55,35 +56,11 @@ static Val group(Cg *cg, const Finish *f) {
     return cg_udiv(cg, cg_extent(cg, f->dq, 1), cg_intrinsic(cg, "llvm.smax", &cg->i32, 1, v, 2));
 }
 
-// ---- telling
-
-// Copies that stand behind the last addition of a tile.
-static int behind_sums(const TileKernel *k, const TileOp *role) {
-    int n = 0;
-    for (const TileOp *op = tile_next(&role->body, NULL); op; op = tile_next(&role->body, op)) {
-        const TileValue *v = op->kind == TILE_STORE ? op->args.data[0] : NULL;
-        if (!v || op->args.n < 2) continue;
-        int columns = k->axes[v->axis[v->rank - 1]].extent;
-        n = op->add ? 0 : n + (columns + HOME_PANEL - 1) / HOME_PANEL;
-    }
-    return n;
-}
-
-static bool adds(const TileOp *role) {
-    for (const TileOp *op = tile_next(&role->body, NULL); op; op = tile_next(&role->body, op))
-        if (op->kind == TILE_STORE && op->add && op->args.n > 1) return true;
-    return false;
-}
-
-void nv90_tell_summed(Cg *cg) {
-    const Nv90 *h = nv90_state(cg);
-    if (!cg->k->schedule.finish || !adds(h->role)) return;
+// Where a tile's sums are told of.
+Val nv90_told(Cg *cg) {
     Finish f = finish_of(cg);
-    nv90_bulk_wait(cg, behind_sums(cg->k, h->role));
-    Blk done = cg_if(cg, cg_is(cg, nv_state(cg)->gpu.lane, 0), "summed");
     Val first = cg_mul(cg, cg->grid_h, group(cg, &f));
-    nv90_tell(cg, address(cg, f.told, 4, cg->grid_b, first, cg_i32(cg, 0)));
-    cg_enter(cg, done);
+    return address(cg, f.told, 4, cg->grid_b, first, cg_i32(cg, 0));
 }
 
 // ---- converting
@@ -174,23 +151,16 @@ static Place place_of(Cg *cg, const Finish *f, Val number, Val tiles) {
     return (Place){cg_udiv(cg, head, heads), cg_urem(cg, head, heads), tile};
 }
 
-// How often its sums are told of.
-static Val all_of_head(Cg *cg) {
-    int warps = 0;
-    for (const TileOp *op = cg->k->body.first; op; op = op->next)
-        if (op->kind == TILE_ROLE && adds(op)) warps = 4 * op->warpgroups;
-    CgGrid g = cg_grid(cg);
-    return cg_times(cg, g.count[g.rows], warps);
-}
-
 void nv90_finish(Cg *cg) {
     Finish f = finish_of(cg);
+    CgGrid g = cg_grid(cg);
     NvState *s = nv_state(cg);
     Val tiles = cg_over(cg, cg_plus(cg, cg_extent(cg, f.dq, 2), f.rows - 1), f.rows);
     Val heads = cg_mul(cg, cg_extent(cg, f.dq, 0), cg_extent(cg, f.dq, 1));
     Val total = cg_mul(cg, heads, tiles), shared = group(cg, &f);
-    Val all = LLVMBuildUIToFP(cg->b, all_of_head(cg), cg->f32, "");
-    Val first = cg_add(cg, cg_times(cg, nv_special(cg, "ctaid.x"), IDLE), cg_plus(cg, s->warp, -1));
+    Val all = LLVMBuildUIToFP(cg->b, g.count[g.rows], cg->f32, "");
+    Val first =
+        cg_add(cg, cg_times(cg, nv_special(cg, "ctaid.x"), IDLE), cg_plus(cg, s->warp, -FIRST));
     Val step = cg_times(cg, nv_special(cg, "nctaid.x"), IDLE);
     Val variable = cg_alloca(cg, cg->i32, "number");
     cg_store(cg, first, variable);
@@ -215,6 +185,7 @@ void nv90_finish(Cg *cg) {
     nv90_rest(cg, REST);
     cg_br(cg, again);
     cg_at(cg, summed);
+    nv90_heard(cg);
     convert(cg, &f, &at);
     Blk done = cg_if(cg, cg_is(cg, s->gpu.lane, 0), "say");
     Val flag = address(cg, f.told, 4, at.b, at.h, cg_plus(cg, at.tile, 1));

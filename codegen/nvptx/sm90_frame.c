@@ -129,6 +129,7 @@ static void place_barriers(Cg *cg, int at) {
         at += 4 * p->ring->stages;
     }
     h->numbers = (at + 15) & ~15;
+    h->notes = h->numbers + 16 * HOME_AHEAD;
 }
 
 // ---- arguments

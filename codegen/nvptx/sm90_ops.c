@@ -13,7 +13,7 @@ static void statement(Cg *cg, const char *text, const char *constraints, Val *v,
 }
 
 // Of values in registers of 32 bits.
-enum { MOST = 5 };
+enum { MOST = 6 };
 static void say(Cg *cg, const char *text, int n, ...) {
     Val v[MOST];
     va_list list;
@@ -21,7 +21,7 @@ static void say(Cg *cg, const char *text, int n, ...) {
     va_start(list, n);
     for (int i = 0; i < n; i++) v[i] = va_arg(list, Val);
     va_end(list);
-    statement(cg, text, &"r,r,r,r,r,~{memory}"[2 * (MOST - n)], v, n);
+    statement(cg, text, &"r,r,r,r,r,r,~{memory}"[2 * (MOST - n)], v, n);
 }
 
 // An address in shared memory that is made of another and a constant, which an instruction adds for nothing: *address becomes the other one.
@@ -213,9 +213,11 @@ void nv90_tell(Cg *cg, Val to) {
 }
 
 Val nv90_hear(Cg *cg, Val from) {
-    return cg_asm(cg, cg->f32, &from, 1, "ld.acquire.gpu.global.f32 $0, [$1];", "=f,l,~{memory}",
+    return cg_asm(cg, cg->f32, &from, 1, "ld.relaxed.gpu.global.f32 $0, [$1];", "=f,l,~{memory}",
                   true);
 }
+
+void nv90_heard(Cg *cg) { say(cg, "fence.acq_rel.gpu;", 0); }
 
 void nv90_rest(Cg *cg, int ns) { say(cg, "nanosleep.u32 $0;", 1, cg_i32(cg, ns)); }
 
@@ -266,6 +268,11 @@ void nv90_load_words(Cg *cg, Val from, Val v[4]) {
 
 void nv90_store_words(Cg *cg, Val to, const Val v[4]) {
     say(cg, "st.shared.v4.u32 [$0], {$1,$2,$3,$4};", 5, to, v[0], v[1], v[2], v[3]);
+}
+
+void nv90_store_words_if(Cg *cg, Val to, const Val v[4], Val when) {
+    say(cg, WHERE(5, "st.shared.v4.u32 [$0], {$1,$2,$3,$4}"), 6, to, v[0], v[1], v[2], v[3],
+        nv90_if(cg, when));
 }
 
 Val nv90_count_up(Cg *cg, Val counter, Val last) {

@@ -3,7 +3,8 @@
 // In: a TILE_STORE of a fragment through a buffer of panels. Out: each warp writes its 16 rows
 // there and has the copy engine store them, as many columns at a time as the buffer has; nobody waits
 // for another warp. The copy engine leaves out what lies past the tensor's ends. The buffer is written
-// again once the engine has read it. In a buffer of sums a warp's rows go through its own part, a panel at a time.
+// again once the engine has read it. In a buffer of sums (sm90_add.c) a warp's rows go through its own part, a
+// panel at a time.
 #include "codegen/nvptx/sm90.h"
 #include "ir/tile_blocks.h"
 
@@ -133,6 +134,7 @@ void nv90_store_through(Cg *cg, const TileOp *op) {
     Way way = way_through(cg, op);
     int all = cg->k->axes[v->axis[1]].extent;
     assert(dtype_half(t) && way.columns % 16 == 0);
+    if (tile_is_summed(cg->k, op->args.data[1]) && !panels_before(cg, op)) nv90_own_buffer(cg);
     for (int first = 0; first < all; first += way.columns) {
         int turn = way.since++, columns = all - first < way.columns ? all - first : way.columns;
         Val at = cg_plus(cg, way.base, turn % way.places * way.apart);
@@ -182,116 +184,13 @@ void nv90_share(Cg *cg, const TileOp *map) {
     cg->value[v->id].mem = base;
 }
 
-// ---- sums
-
-typedef struct Blocks { // of a warp, in a tensor that lies in blocks
-    Val to;             // i64: address
-    Val rows, columns;  // i32: the first of each, within the tensor, or the sequence
-    Val nrows;
-} Blocks;
-
-// A warp's rows and columns are whole blocks: what its lanes say of them falls away.
-static Val first_block(Cg *cg, const TileOp *op, int d, int unit) {
-    const TileCoord *at = &op->coord[d];
-    Val own = cg_thread_part(cg, op->args.data[0]->layout, at->axis);
-    Val tile = op->each[d] ? cg_element_begin(cg, op, at->axis)
-                           : cg_times(cg, cg_uniform(cg, at->at), cg->k->axes[at->axis].extent);
-    return cg_add(cg, tile, cg_and(cg, own, cg_i32(cg, -unit)));
-}
-
-static Blocks blocks_of(Cg *cg, const TileOp *op) {
-    enum { ELEM = 4 };
-    int rank = cg->p->tensors.data[op->tensor].rank;
-    Blocks b = {.to = cg_ptrtoint(cg, cg_pointer(cg, op->tensor), cg->i64)};
-    const Ex *from = tile_run_from(cg->p->pool, op, rank - 2);
-    b.rows = first_block(cg, op, rank - 2, TILE_BLOCK_ROWS);
-    b.nrows =
-        from ? cg_axis_size(cg, op->coord[rank - 2].axis) : cg_extent(cg, op->tensor, rank - 2);
-    b.columns = first_block(cg, op, rank - 1, TILE_BLOCK_COLUMNS);
-    for (int d = 0; d < rank; d++) {
-        bool last = d == rank - 1;
-        Val at = last ? b.columns : d == rank - 2 ? b.rows : cg_uniform(cg, op->coord[d].at);
-        if (d == rank - 2 && from) at = cg_add(cg, at, cg_uniform(cg, from));
-        Val by = cg_mul(cg, cg_stride(cg, op->tensor, d),
-                        cg_i64(cg, last ? ELEM * TILE_BLOCK_ROWS : ELEM));
-        at = cg_sext(cg, at, cg->i64);
-        b.to = cg_add(cg, b.to, cg_mul(cg, at, by));
-    }
-    return b;
-}
-
-// A thread's four of the block that begins with column n.
-static void block_part(Cg *cg, const TileValue *v, int n, Val x[4]) {
-    const CgFragment *f = cg_fragment(cg, v);
-    for (int i = 0; i < 4; i++) x[i] = cg->value[v->id].e[cg_register(f, 8 * (i / 2), n + i % 2)];
-}
-
-static void write_blocks(Cg *cg, const TileValue *v, int columns, Val to) {
-    for (int n = 0; n < columns; n += TILE_BLOCK_COLUMNS) {
-        Val x[4];
-        block_part(cg, v, n, x);
-        for (int i = 0; i < 4; i++) x[i] = cg_bitcast(cg, x[i], cg->i32);
-        nv90_store_words(cg, cg_plus(cg, to, n * TILE_BLOCK_ROWS * 4), x);
-    }
-}
-
-// Where there is no room for a buffer each thread adds its own.
-void nv90_add_blocks(Cg *cg, const TileOp *op) {
-    const TileValue *v = op->args.data[0];
-    const TileTensor *t = &cg->p->tensors.data[op->tensor];
-    const CgFragment *f = cg_fragment(cg, v);
-    int columns = cg_share(f, f->columns) * layout_share(&f->is, LAYOUT_LANE, f->columns);
-    assert(t->blocked && cg_share(f, f->rows) == 2 && "a warp has 16 rows");
-    Blocks b = blocks_of(cg, op);
-    Val own = cg_zext(cg, cg_times(cg, nv_state(cg)->gpu.lane, HOME_PIECE), cg->i64);
-    Val to = cg_add(cg, b.to, own);
-    Val in = cg_less(cg, b.rows, b.nrows);
-    int all = (int)t->extent[t->rank - 1]->i;
-    for (int n = 0; n < columns; n += TILE_BLOCK_COLUMNS) {
-        Val x[4], there = in;
-        block_part(cg, v, n, x);
-        if (all % cg->k->axes[f->columns].extent)
-            there = cg_and(cg, in, cg_less(cg, cg_plus(cg, b.columns, n), cg_i32(cg, all)));
-        nv90_add_words(cg, cg_add(cg, to, cg_i64(cg, n * TILE_BLOCK_ROWS * 4)), x, there);
-    }
-}
-
-// A warp's 16 rows of its columns are blocks that follow each other (ir/tile_blocks.h), in the buffer
-// and in the tensor: each warp writes its own, and has the copy engine add them to the tensor. Where to is worked out before the
-// columns are written: behind that the next products wait for it.
-void nv90_add_through(Cg *cg, const TileOp *op) {
-    const TileValue *v = op->args.data[0];
-    const TileTensor *t = &cg->p->tensors.data[op->tensor];
-    const CgFragment *f = cg_fragment(cg, v);
-    int columns = cg_share(f, f->columns) * layout_share(&f->is, LAYOUT_LANE, f->columns);
-    int column = TILE_BLOCK_ROWS * 4, all = (int)t->extent[t->rank - 1]->i;
-    assert(t->blocked && cg_share(f, f->rows) == 2 && "a warp has 16 rows");
-    Val lane = nv_state(cg)->gpu.lane;
-    Val own = cg_times(cg, nv_state(cg)->warp, columns * column);
-    Val base = cg_add(cg, cg->value[op->args.data[1]->id].mem, own);
-    Blocks b = blocks_of(cg, op);
-    Val in = cg_and(cg, cg_less(cg, b.rows, b.nrows), cg_is(cg, lane, 0));
-    Val most = cg_i32(cg, columns), there = most;
-    if (all % cg->k->axes[f->columns].extent) { // some columns of a tile are behind the tensor's
-        Val left = cg_sub(cg, cg_i32(cg, all), b.columns);
-        there = cg_select(cg, cg_less(cg, left, most), left, most);
-        in = cg_and(cg, in, cg_icmp(cg, LLVMIntSGT, left, cg_i32(cg, 0)));
-    }
-    nv90_bulk_wait_read(cg, 0);
-    nv90_warp_sync(cg);
-    write_blocks(cg, v, columns, cg_add(cg, base, cg_times(cg, lane, HOME_PIECE)));
-    nv90_proxy_fence(cg);
-    nv90_warp_sync(cg);
-    nv90_bulk_add(cg, b.to, base, cg_times(cg, there, column), in);
-    nv90_bulk_commit(cg);
-}
-
 // Shared memory stays until the copy engine has read it.
 void nv90_stores_end(Cg *cg) {
     const TileBlock *body = &nv90_state(cg)->role->body;
     for (const TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op))
         if (op->kind == TILE_STORE && op->args.n > 1) {
             nv90_bulk_wait_read(cg, 0);
-            return;
+            break;
         }
+    nv90_sums_end(cg);
 }

@@ -225,7 +225,7 @@ static Nv90Point hear(Cg *cg, Slot s) {
 void nv90_next(Cg *cg, const TileOp *op) {
     bool behind = op->block->owner->kind == TILE_TILES; // a tile; the others begin
     Nv90 *h = nv90_state(cg);
-    if (behind) nv90_tell_summed(cg);
+    if (behind) nv90_tile_is_summed(cg);
     h->behind = point_now(cg);
     Slot s = next_slot(cg);
     Val first = tile_counts_own(cg->k) ? cg_is(cg, nv_state(cg)->warp, 0) : h->lead;

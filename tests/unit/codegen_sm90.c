@@ -157,6 +157,22 @@ ARENA_TEST(tiles_without_a_step) {
     ck_assert_msg(count(all, "WABABAA") == 2, "%s", all);
 }
 
+static int adds_behind(const char *from) { return count(from, "cp.reduce.async.bulk"); }
+
+// Where the producer's warps have registers for it, one of them has the copy engine add the sums of both warpgroups: those who compute do not,
+// but for a meeting with it. Otherwise each warp of theirs does.
+ARENA_TEST(sums_are_handed_over) {
+    const int dims[] = {128, 64};
+    for (int i = 0; i < 2; i++) {
+        char *ptx = ptx_backward(a, TARGET_SM90A, softmax(a, dims[i], causal), DT_BF16);
+        char *kernel = strstr(ptx, "_tame(");
+        const char *computes = kernel ? strstr(kernel, "setmaxnreg.inc") : NULL;
+        ck_assert_ptr_nonnull(computes);
+        ck_assert_int_eq(adds_behind(kernel) - adds_behind(computes), i ? 0 : 2);
+        ck_assert((adds_behind(computes) > 0) == i);
+    }
+}
+
 // With roles as well: one base of shared memory in a kernel, hardly a copy (500 of 17,000 lines; 7,000 of 23,000 where they are not
 // joined). Where a product has steps enough (d = 128) a descriptor of rows changes with the stage.
 ARENA_TEST(not_optimized) {
