@@ -103,7 +103,7 @@ static Status has_layouts(const TileKernel *k) {
 static Status ptx_may_lower(const TileKernel *k, const Target *t) {
     (void)t;
     int warps = k->schedule.warps, rows = grid_rows(k), groups = warpgroups(k);
-    if (warps < 1 || rows % (16 * warps) != 0)
+    if (warps < 1 || (tile_has(&k->body, TILE_MMA) && rows % (16 * warps) != 0))
         return cmd_fail(STATUS_INPUT,
                         "kernel %s: PTX takes tiles of 16 rows, or a multiple, for each warp; "
                         "here are %d rows and %d warps",

@@ -121,9 +121,9 @@ for target in sm_80 sm_90a gfx942; do # a loop that loads the same tiles again a
     gives 0 relu_attn.attn --target=$target --dtype=f32 --emit=tile -o la.tile
     gives 0 la.tile --pass=tile -o lb.tile
     gives 0 lb.tile --pass=classify -o lc.tile
-    sed '/= load k/{p;s/%k/%xk/;p;s/%x/%xx/;p;s/%x/%xx/;p;s/%x/%xx/;p;s/%x/%xx/}' lc.tile >ld.tile
+    awk '{ print } /= load k/ { for (i = 0; i < 11; i++) { sub(/%/, "%x"); print } }' lc.tile >ld.tile
     gives 1 ld.tile --pass=schedule
-    says err "loads 7 tiles of q, k and v; target '$target' schedules up to 6"
+    says err "loads 13 tiles of q, k and v; target '$target' schedules up to 12"
 done
 for target in sm_80 gfx942 gfx1100; do # all threads copy and compute, in one role, also by way of its text
     gives 0 relu_attn.attn --target=$target --emit=tile -o la.tile
