@@ -189,15 +189,20 @@ static bool shares_chunks(const TileProgram *p, const TileKernel *k) {
     return p->chunks && has_positions(k);
 }
 
+// As many as were asked for; our own choice is cut to what a chunk may have.
+static bool has_whole_chunks(const TileKernel *k, const PassOptions *o, Diags *diags) {
+    int keys = o->schedule.keys;
+    if (!has_positions(k) || !knobs_say(&o->schedule, KNOB_keys) || !(keys & (keys - 1)))
+        return true;
+    diag_error(diags, (Span){0}, "schedule: chunks of a recurrence are a power of two; keys is %d",
+               keys);
+    return false;
+}
+
 // free: nothing was asked for, but for the positions of chunks.
 static bool bind_axes(TileProgram *p, TileKernel *k, Knobs *s, bool free, Diags *diags) {
     enum { LEAST = 16, MOST_LOADS = 4 };
     int keys = s->keys;
-    if (has_positions(k) && (keys & (keys - 1)) != 0) {
-        diag_error(diags, (Span){0},
-                   "schedule: chunks of a recurrence are a power of two; keys is %d", keys);
-        return false;
-    }
     if (!pass_tile_columns(p, k, columns_of(p, k), UNIT_COLUMNS, diags)) return false;
     if (free) widen(p, k, s);
     Extents e = extents_of(p, k, *s);
@@ -479,6 +484,7 @@ bool pass_tile_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
             return false;
         if (free) choose_groups(p, k, o, &s);
         free |= p->chunks && !(o->schedule.said & ~(1u << KNOB_keys));
+        if (!has_whole_chunks(k, o, diags)) return false;
         if (!choose_chunk(k, o, diags, &s) || !bind_axes(p, k, &s, free, diags)) return false;
         if (starts_without_state(k, &s)) pass_stateless_first(p, k);
         k->schedule = (TileSchedule){.lane_axis = -1,
