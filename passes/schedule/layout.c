@@ -74,11 +74,14 @@ static int warps_of_rows(const Lay *s, int row, int col, int rows) {
     int warps = k->schedule.warps, groups = k->axes[row].extent / rows, least = 0, best = 0;
     for (int n = warps; n; n /= 2) {
         int columns = k->axes[col].extent * n / warps, reads = k->axes[row].extent / n + columns;
-        if (groups % n || columns % OPERAND || (best && reads >= least)) continue;
+        bool whole = groups % n == 0 && warps % n == 0 && columns % OPERAND == 0;
+        if (!whole || (best && reads >= least)) continue;
         best = n, least = reads;
     }
     return best;
 }
+
+static int common(int a, int b) { return b ? common(b, a % b) : a; } // divisor, the greatest
 
 // `whole`: as WMMA wants an operand, all columns of a row in each of its lanes. Warps that rows do not take, columns do, or they
 // have copies.
@@ -92,18 +95,16 @@ static Layout laid(const Lay *s, int row, int col, bool whole) {
     (void)there;
     l = layout_rename(&l, axis);
     if (col < OTHER && k->axes[col].wide) widen(&l, col);
-    int rows = layout_covers(&l, row), groups = k->axes[row].extent / rows, across = 1;
+    int rows = layout_covers(&l, row), groups = k->axes[row].extent / rows, across, copies;
     int warps = k->schedule.warps / layout_count(&l, LAYOUT_WARP);
-    int copies = 1, most = col < OTHER ? k->axes[col].extent / OPERAND : 1;
+    int most = col < OTHER ? k->axes[col].extent / OPERAND : 1;
     bool reads = k->purpose == PURPOSE_GRADIENTS && s->kind == MMA_MMA16 && row != s->row;
     int own = reads && col < OTHER ? warps_of_rows(s, row, col, rows) : 0;
-    if (own)
-        across = warps / own, warps = own;
-    else if (groups < warps)
-        across = warps / groups, warps = groups;
+    if (!own) own = common(warps, groups);
+    across = warps / own, warps = own;
     if (s->kind == MMA_WGMMA && col < OTHER && k->axes[col].extent > MMA_COLUMNS)
         across = k->axes[col].extent / MMA_COLUMNS; // warpgroups of a role have columns each
-    while (across > most || most % across) across /= 2, copies *= 2;
+    copies = across / common(across, most), across /= copies;
     if (col < OTHER) extend(&l, col, k->axes[col].extent / across);
     groups /= warps;
     layout_add(&l, LAYOUT_REG, row, rows, groups);

@@ -229,6 +229,23 @@ TEST(nests_of_warps) {
     }
 }
 
+// Warps that share rows of dq evenly, or not: those that neither rows nor columns take have copies.
+TEST(nests_of_any_warps) {
+    static const char *const texts[] = {
+        "import std.normalization; attention a { dim D = 32, Dv = 96; score(q, k) = dot(q, k) * "
+        "0.2; mask(b, h, i, j) = j <= i; normalize(s) = softmax(s); }",
+        "import std.normalization; attention a { dim D = 160, Dv = 32; score(q, k) = dot(q, k) * "
+        "0.1; normalize(s) = softmax(s); }",
+    };
+    static const char *const knobs[] = {"rows=64,warps=4,keys=48", "rows=48,warps=3,keys=16",
+                                        "rows=80,warps=5,keys=32"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        check_scheduled("columns", texts[i], TARGET_SM80, i ? DT_F16 : DT_BF16);
+        for (size_t n = 0; n < sizeof knobs / sizeof *knobs; n++)
+            check_chosen("warps", texts[i], TARGET_SM80, DT_BF16, pu_knobs(knobs[n]));
+    }
+}
+
 // Nobody asks for it there, nor for packed documents.
 TEST(nests_by_choice) {
 #define NARROW                                                                                     \
