@@ -51,6 +51,7 @@ static inline bool sm90_is_chain(Knobs s) { return s.warpgroups == 3; } // of a 
 // role of what stands around the steps; NULL: none needs it. sm90_chain.c
 bool sm90_can_chain(const TileProgram *p, const TileKernel *k);
 int sm90_chain_registers(Knobs s); // of a thread of its last role
+int sm90_chain_columns(Knobs s);   // of dq, for which these do: each two are a register
 void sm90_place_chain(Sm90 *s, TileBlock *step, int stages);
 void sm90_chain_copies(
     Sm90 *s); // once all has its place: several roles make what each of them reads

@@ -204,9 +204,11 @@ int sm90_chain_registers(Knobs s) {
     return (all - s.producer_registers - 2 * s.registers) & ~7;
 }
 
-// Columns of dq at once: each two are a register of a thread.
+int sm90_chain_columns(Knobs s) { return 2 * (sm90_chain_registers(s) - OTHER); }
+
+// Columns of dq at once: all, or whole panels.
 static int part_of(Knobs s, int columns) {
-    int part = columns, most = 2 * (sm90_chain_registers(s) - OTHER);
+    int part = columns, most = sm90_chain_columns(s);
     while (part > PANEL && (part > most || columns % part)) part -= PANEL;
     return part;
 }

@@ -190,7 +190,7 @@ static int keys_of(Knobs s) { return GROUP_KEYS * (sm90_is_chain(s) ? 1 : s.warp
 
 // Columns of the warpgroups are whole panels where each has some of dq's, or, where sums are tight, halves of them; so are parts of dq in a chain.
 static int unit_of(const TileProgram *p, Knobs s) {
-    if (sm90_is_chain(s)) return p->D > 2 * PANEL ? PANEL : 16;
+    if (sm90_is_chain(s)) return p->D > 2 * PANEL || p->D > sm90_chain_columns(s) ? PANEL : 16;
     return s.rows < keys_of(s) ? (is_wide(p) || p->D <= PANEL ? PANEL / 2 : PANEL) * s.warpgroups
                                : 16;
 }
@@ -268,11 +268,31 @@ static bool should_turn(const TileProgram *p, const TileKernel *k, Knobs s) {
     return may_turn(p, k, s) && !has_scatter(k) && !reads && !p->batch && is_light(p, k);
 }
 
+// Of three roles the last one has what the others leave.
+static bool has_registers(Knobs s, Diags *diags) {
+    enum { GROUP = 128, LEAST = 24 }; // threads; registers of a thread
+    int own = sm90_is_chain(s) ? 2 * s.registers + LEAST : s.warpgroups * s.registers;
+    int all = GROUP * (s.producer_registers + own);
+    int launched = target_block_registers(GROUP * (1 + s.warpgroups));
+    if (all > launched)
+        diag_error(diags, (Span){0},
+                   "schedule: it needs %d registers for all threads of a block; there are %d", all,
+                   launched);
+    return all <= launched;
+}
+
 static bool legal(const TileProgram *p, const TileKernel *k, Knobs s, Diags *diags) {
     if (s.turns && !may_turn(p, k, s)) {
         diag_error(diags, (Span){0},
                    "schedule: two warpgroups take turns where one has all sums of its keys, and "
                    "gradients of scores have two stages");
+        return false;
+    }
+    if (!has_registers(s, diags)) return false;
+    if (!sm90_is_chain(s) && s.rows > keys_of(s)) {
+        diag_error(diags, (Span){0},
+                   "schedule: a step has up to 64 queries for each warpgroup; there are %d for %d",
+                   s.rows, s.warpgroups);
         return false;
     }
     if (!sm90_is_chain(s) && (!is_wide(p) || is_tight_enough(p, s))) return true;
@@ -293,6 +313,7 @@ bool sm90_bind_nest(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *
     bool chain = knobs_say(asked, KNOB_warpgroups) ? asked->warpgroups == CHAIN : !is_for_two(p, k);
     k->schedule = (TileSchedule){.lane_axis = -1, .min_blocks = 1, .knobs = fit(p, k, chain)};
     if (!knobs_take(s, FORM_SM90_NEST, asked, diags)) return false;
+    if (!knobs_say(asked, KNOB_rows) && s->warpgroups == 1) s->rows = GROUP_KEYS;
     if (!knobs_say(asked, KNOB_turns)) s->turns = should_turn(p, k, *s);
     if (!legal(p, k, *s, diags)) return false;
     k->schedule.warps = keys_of(*s) / 16;

@@ -173,6 +173,18 @@ ARENA_TEST(sums_are_handed_over) {
     }
 }
 
+// Three roles have dq whole, or in parts of whole panels.
+ARENA_TEST(parts_of_narrow_queries) {
+    for (int d = 80; d <= 112; d += 16) {
+        const char *text = arena_printf(
+            a,
+            "import std.normalization; attention t { dim D = %d, Dv = 256; score(q, k) "
+            "= dot(q, k) * 0.1; modify(s) = 2 * tanh(s / 2); normalize(s) = softmax(s); }",
+            d);
+        ck_assert_ptr_nonnull(strstr(ptx_backward(a, TARGET_SM90A, text, DT_BF16), ".reqntid 512"));
+    }
+}
+
 // With roles as well: one base of shared memory in a kernel, hardly a copy (500 of 17,000 lines; 7,000 of 23,000 where they are not
 // joined). Where a product has steps enough (d = 128) a descriptor of rows changes with the stage.
 ARENA_TEST(not_optimized) {
