@@ -156,7 +156,7 @@ typedef enum AbiArgKind {
     ABI_ARG_POINTER, // tensor: its address, 8 bytes
     ABI_ARG_STRIDE,  // tensor, dim (not the last, whose stride is 1): i64, in elements
     ABI_ARG_SIZE,    // index: a size, i32
-    ABI_ARG_SCALAR,  // tensor of rank 0: f32 for float types, i32 for i32, i8 and bool
+    ABI_ARG_SCALAR,  // tensor of rank 0: f32 for float types and i8, i32 for i32 and bool
     ABI_ARG_MAP,     // index: one of the kernel's tensor maps; 128 bytes by value, 64-byte aligned
     ABI_ARG_COUNT
 } AbiArgKind;

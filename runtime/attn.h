@@ -189,7 +189,7 @@ typedef struct attn_tensor {
 
 typedef struct attn_scalar { // a scalar input
     const char *name;
-    double value; // i32 and bool inputs take whole numbers in range
+    double value; // i32, i8 and bool inputs take whole numbers in range
 } attn_scalar;
 
 // "q_offset" (dense; default max(Sk - Sq, 0)), "max_q" (ragged, paged: a hint for the most queries of a

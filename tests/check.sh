@@ -28,7 +28,7 @@ count() { # count N: the command N of the pool
 timed() { # each has a cache of its own, not what the user has tuned
     began=$(date +%s)
     export ATTNC_CACHE="$pool/$started.cache"
-    "$@"
+    "$@" 8>&- 9>&- # what a command leaves running holds neither this script's output nor its cores
     status=$?
     echo "$*: $(tail -n 1 "$pool/$started.log"), $(($(date +%s) - began)) s" >&8
     return $status
@@ -57,7 +57,7 @@ unittests() { # unittests PYTHON NAME...: of tests/python
 }
 ranks_test() ( # what runs on several GPUs, over gloo
     export ATTNC="$build/attnc" ATTNRT_LIBRARY="$build/libattnrt.so" PYTHONPATH=python
-    "$(tests/tools.sh python3 "numpy, torch" || echo python3)" tests/gpu/ranks.py --small check:attention_sink recur:check rates:document decode paged timeline:document
+    "$(tests/tools.sh python3 "numpy, torch" || echo python3)" tests/gpu/ranks.py --small check:attention_sink packed recur:check rates:document decode paged timeline:document
 )
 python_tests() ( # what it exports stays here
     make -s BUILD="$build" wheel # without one, the tests of the wheel fail

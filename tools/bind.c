@@ -64,11 +64,16 @@ static Status scalar(Bind *c, int arg, const char *text) {
     } else if (!draw_number(text, &v))
         return cmd_fail(STATUS_USAGE, "--in %s=%s: %s is a scalar and takes a number of type %s",
                         g->name, text, g->name, dtype_name(g->dtype));
-    if (sig_is_whole(g) && !(v >= INT32_MIN && v <= INT32_MAX && v == floor(v)))
-        return cmd_fail(STATUS_USAGE, "--in %s=%s: %s is %s and takes a whole number", g->name,
-                        text, g->name, dtype_name(g->dtype));
+    if (!sig_holds(g, v))
+        return cmd_fail(STATUS_USAGE, "--in %s=%s: %s is %s and takes %s", g->name, text, g->name,
+                        dtype_name(g->dtype),
+                        g->dtype == DT_BOOL ? "0 or 1"
+                        : g->dtype == DT_I8 ? "a whole number from -128 to 127"
+                                            : "a whole number");
     c->b->scalar[arg] = rounded(g->dtype, v);
-    if (isfinite(v) && !isfinite(c->b->scalar[arg]))
+    // Of 8 bits the largest number is where larger ones are rounded to.
+    double most = g->dtype == DT_E4M3 ? 464 : g->dtype == DT_E5M2 ? 61440 : INFINITY;
+    if (isfinite(v) && (!isfinite(c->b->scalar[arg]) || fabs(v) > most))
         return cmd_fail(STATUS_USAGE, "--in %s=%s: %s is %s, which holds no number as large",
                         g->name, text, g->name, dtype_name(g->dtype));
     return STATUS_DONE;

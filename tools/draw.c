@@ -32,6 +32,10 @@ static const char *range_fits(const Draw *d, Arena *a, const SigArg *g) {
         return arena_printf(a, "%s is %s and takes whole numbers", g->name, dtype_name(g->dtype));
     if (d->kind == DRAW_RANGE && !(whole(d->lo) && whole(d->hi)))
         return "an end is no i32; with a point, as in 0.0..1.0, real numbers are drawn";
+    for (int i = 0; i < 2; i++) {
+        double end = i ? d->hi : d->lo;
+        if (!sig_holds(g, end)) return arena_printf(a, "%g is no %s", end, dtype_name(g->dtype));
+    }
     return d->lo <= d->hi ? NULL : "the range is empty";
 }
 
@@ -56,8 +60,7 @@ static const char *list_fits(const Draw *d, Arena *a, const SigArg *g) {
                             way);
     for (int64_t i = 0; i < d->n; i++) {
         double x = d->list[i];
-        bool fits = !sig_is_whole(g) || (whole(x) && (g->dtype != DT_BOOL || x == 0 || x == 1));
-        if (!fits) return arena_printf(a, "%g is no %s%s", x, dtype_name(g->dtype), way);
+        if (!sig_holds(g, x)) return arena_printf(a, "%g is no %s%s", x, dtype_name(g->dtype), way);
     }
     return NULL;
 }

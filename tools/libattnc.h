@@ -47,7 +47,7 @@ struct attnc_options {
     int ninclude;
     const char *const *defines; /* "NAME=VALUE", ndefines of them */
     int ndefines;
-    const char *phase;    /* "fwd" (NULL too), "bwd", "part", or several: "fwd,bwd" */
+    const char *phase;    /* "fwd" (NULL too), "bwd", "part", "piece", or several: "fwd,bwd" */
     const char *kv_dtype; /* of k and v: "e4m3", "e5m2", "i8", or a type of q; NULL: as q */
     const char *layout;   /* "dense" (NULL too), "ragged", "paged", "paged:N" (pages of N keys) */
     const char *schedule; /* "NAME=N,...", in place of the compiler's own choices; NULL: none */

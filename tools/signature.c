@@ -3,6 +3,7 @@
 #include "decay.h"
 #include "frontend/names.h"
 #include "frontend/reference_batch.h"
+#include <math.h>
 #include <string.h>
 
 static SigExtent sized(int size) { return (SigExtent){size, 0, 0}; }
@@ -343,6 +344,13 @@ int sig_size(const Signature *s, const char *name) {
 
 bool sig_is_whole(const SigArg *g) {
     return dtype_reads(g->dtype) != EX_F32 || (g->dtype == DT_I8 && g->role == ARG_INPUT);
+}
+
+bool sig_holds(const SigArg *g, double x) {
+    if (!sig_is_whole(g)) return true;
+    double least = g->dtype == DT_BOOL ? 0 : g->dtype == DT_I8 ? INT8_MIN : INT32_MIN;
+    double most = g->dtype == DT_BOOL ? 1 : g->dtype == DT_I8 ? INT8_MAX : INT32_MAX;
+    return x >= least && x <= most && x == floor(x);
 }
 
 bool sig_is_read(const SigArg *g) { return g->role != ARG_OUTPUT && g->role != ARG_GRAD_OUT; }

@@ -70,6 +70,7 @@ int sig_rows(const Signature *s);                   // of Tq, where there is one
 int sig_arg(const Signature *s, const char *name);  // -1: none
 int sig_size(const Signature *s, const char *name); // -1: none
 bool sig_is_whole(const SigArg *g);                 // its elements are no real numbers in formulas
+bool sig_holds(const SigArg *g, double x);          // a whole number is one of its elements
 bool sig_is_read(const SigArg *g);                  // it comes, and does not go out
 // " (did you mean 'slope'?)", or "; it has q, k, v, slope": those that are read, or those that are not.
 const char *sig_instead(Arena *a, const Signature *s, const char *name, bool read);

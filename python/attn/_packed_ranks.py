@@ -10,7 +10,7 @@ import torch
 
 from . import _torch
 from ._needed import _reads, _Reads, _variant
-from ._spread import Interval, Spread, _common, _length, _Line, _merged, _Move, _packed, _places, moved
+from ._spread import Interval, Spread, _common, _length, _Line, _merged, _Move, _packed, _places, _Travel, moved
 
 INDEX = "q_start", "kv_start", "q_offset"
 
@@ -95,7 +95,7 @@ def _spaced(x: torch.Tensor, rows: Sequence[Interval], size: int) -> torch.Tenso
     for a, b in rows:
         parts += [x.new_zeros((a - at, *x.shape[1:])), x[before : before + b - a]]
         at, before = b, before + b - a
-    return torch.cat([*parts, x.new_zeros((size - at, *x.shape[1:]))])
+    return torch.cat([*parts, x[before:], x.new_zeros((size - at, *x.shape[1:]))])  # x without rows is in the graph, too: other ranks wait for what is behind it
 
 
 def attend(spec: str, arrays: Dict[str, torch.Tensor], scalars: Dict[str, float], wants: bool, index: Dict[str, torch.Tensor], spread: Spread,
@@ -120,28 +120,36 @@ def attend(spec: str, arrays: Dict[str, torch.Tensor], scalars: Dict[str, float]
         expected = sp.S if name in whole else sp.rows
         if name in arrays and arrays[name].shape[0] != expected:
             raise ValueError(f"{name}: has {arrays[name].shape[0]} rows, and the spread gives this rank {expected}")
+    of_sequences = {n: reads.extents[n].index("B") for n in arrays if n not in along and "B" in reads.extents[n]}
+    for name, dim in of_sequences.items():
+        if arrays[name].shape[dim] != len(index["q_start"]) - 1:
+            raise ValueError(f"{name}: dimension {dim} is {arrays[name].shape[dim]}, and q_start is of {len(index['q_start']) - 1} sequences")
     call = [("the variant", _variant(spec)), ("elements", q.dtype), ("device", _torch._target(q.device)), ("spread", spread.told), ("kv_spread", kv_spread.told)]
     call += [("gradients", [n for n, x in arrays.items() if wants and x.requires_grad]), ("whole", sorted(whole)), ("plan", plan is not None)]
     call += [*((n, tuple(x.shape[1:])) for n, x in arrays.items()), *scalars.items(), *((n, len(x)) for n, x in index.items())]
     if spread.always:
         call += [(n, hashlib.sha256(str(x.tolist()).encode()).hexdigest()[:12]) for n, x in index.items()]
     spread.board.agree(call, spread.always)
-    key = ("packed", spread.told, kv_spread.told, len(index["q_start"]), q.device)
+    key = ("packed", spread.told, kv_spread.told, len(index["q_start"]), "q_offset" in index, q.device)
     own = plan._kept.get(key) if plan else None
     if own is None:
         own = _found(index, spread.within, kv_spread.within, q.device)
         if plan:
             plan._kept[key] = own
     of_keys = [n for n in arrays if n in along and along[n] is kv_spread and n != "q" and "Sq" not in reads.extents.get(n, ())]
-    there = dict(zip(of_keys, moved([_part(arrays[n], kv_spread) if n in whole else arrays[n] for n in of_keys], [own.move] * len(of_keys))))
+    there: Dict[str, torch.Tensor] = {}
+    for learned in True, False:  # gradients of the others do not travel
+        names = [n for n in of_keys if (wants and arrays[n].requires_grad) == learned]
+        rows, moves = [_part(arrays[n], kv_spread) if n in whole else arrays[n] for n in names], [own.move] * len(names)
+        there.update(zip(names, moved(rows, moves) if learned else _Travel(rows, moves).come()) if names else ())
     given = {}
     for name, x in arrays.items():
         if name in there:
             x = _cut(there[name], own.keys)
         elif name in along:
             x = _cut(_part(x, spread) if name in whole else x, own.rows)
-        elif "B" in reads.extents[name]:
-            x = x.index_select(0, own.which)
+        elif name in of_sequences:
+            x = x.index_select(of_sequences[name], own.which)
         given[name] = x
     given.update(own.index)
     operator = _torch._forward_operator if wants else _torch._operator

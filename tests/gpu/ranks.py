@@ -2,7 +2,7 @@
 
     PYTHONPATH=python python3 tests/gpu/ranks.py [--small | --once | --compile] [SECTION[:NAME,NAME...]...]
 
-Sections: check, recur, rates, decode, paged, compile, timeline, peers, flex; NAMEs are the variants of one. --once: each is timed once. --small: so are
+Sections: check, packed, recur, rates, decode, paged, compile, timeline, peers, ring, flex; NAMEs are the variants of one. --once: each is timed once. --small: so are
 short sequences, without a GPU over gloo, to see that this script runs. --compile: only fills the cache for H100, without a GPU. Prints a line for each case, then `N passed, N failed`. A rate is that of all ranks; "of one" is the share of a GPU's own rate that
 each reaches, where one GPU does the whole sequence alone (medians of a few calls one after the other, as layers are). "chunks" is the method keys with no room for the
 whole length. Beside them PyTorch's own context parallelism, where it has what the case needs."""
@@ -35,6 +35,11 @@ def library(name):
 def drawn(device, *shapes):
     r = torch.Generator(device).manual_seed(1)
     return [torch.randn(*s, generator=r, device=device, dtype=torch.float32) for s in shapes]
+
+
+def farthest(pairs):
+    """The largest relative error; NaN where one is."""
+    return float(torch.stack([((x.double() - y.double()).norm() / y.double().norm()).cpu() for x, y in pairs]).max())
 
 
 def of_size(S):
@@ -108,7 +113,7 @@ def compare(device, name, inputs, S, D, order, method, dtype, bound):
     for x in found[4:]:  # a rank's share
         dist.all_reduce(x)
     found[:4] = [sp.unshard(x, 2) for x in found[:4]]
-    worst = max(float((x.double() - y).norm() / y.norm()) for x, y in zip(found, wanted))
+    worst = farthest(zip(found, wanted))
     good = worst < bound
     return f"{'ok  ' if good else 'FAIL'} {name} {dtype} S {S} D {D} {order} {method}: relative error {worst:.1e}, bound {bound:.1e}", good
 
@@ -275,13 +280,14 @@ def compiled(device):
     """torch.compile in one graph, forward and backward, beside calls."""
     module, S = attn.Attention(library("causal")), of_size(1000)
     q, k, v, do = (x.to(elements(device)) for x in drawn(device, (2, 8, S, 64), (2, 2, S, 64), (2, 2, S, 64), (2, 8, S, 64)))
-    worst = 0.0
+    pairs = []
     for method in "keys", "heads":
         sp = attn.Spread(None, S, "zigzag")
         own, weigh = [sp.shard(x, 2).requires_grad_() for x in (q, k, v)], sp.shard(do, 2)
         call = torch.compile(lambda *x: module(*[y * 1 for y in x], spread=sp, method=method) + 0, fullgraph=True)  # noqa: B023
         found, expected = ((o, *torch.autograd.grad(o, own, weigh)) for o in (call(*own), module(*own, spread=sp, method=method)))
-        worst = max(worst, *(float((x.float() - y.float()).norm() / y.float().norm()) for x, y in zip(found, expected)))
+        pairs += zip(found, expected)
+    worst = farthest(pairs)
     return f"torch.compile: {worst:.1e} apart", worst < 1e-2
 
 
@@ -381,7 +387,7 @@ def ring(device, ranks, S):
     q, k, v, do = (sp.shard(x.detach()) for x in whole)
     o, lse = forward(q, k, v)
     found = [o, *backward(q, k, v, o, lse, do)]
-    error = max(float((x.float() - sp.shard(y).float()).norm() / sp.shard(y).float().norm()) for x, y in zip(found, wanted))
+    error = farthest((x, sp.shard(y)) for x, y in zip(found, wanted))
     over = median_ms(lambda: forward(q, k, v), 4), median_ms(lambda: backward(q, k, v, o, lse, do), 4), 0
     return told(f"a ring of FlashAttention-3, causal S {S}", alone, over, ranks, error)
 
@@ -473,7 +479,7 @@ def passed_on(device, name, D, dtype, bound, S=8192, H=8):
         sp = attn.Spread(None, S, order)
         for way, _recur_ranks.MAPS in (("turns", maps), ("maps", 0)):
             found = run({n: sp.shard(x, 2) for n, x in given.items()}, sp.shard(do, 2), spread=sp)
-            worst = max(float((sp.unshard(x.detach(), 2).float() - y.float()).norm() / y.float().norm()) for x, y in zip(found, wanted))
+            worst = farthest((sp.unshard(x.detach(), 2), y) for x, y in zip(found, wanted))
             yield f"{'ok  ' if worst < bound else 'FAIL'} {name} {dtype} S {S} D {D} {order} by {way}: relative error {worst:.1e}, bound {bound:.1e}", worst < bound
     _recur_ranks.MAPS = maps
 
@@ -494,7 +500,7 @@ def packed(device, ranks, names):
             own = [sp.shard(x.detach(), 0).requires_grad_() for x in leaves]
             o = module(*own, q_start=starts, spread=sp, plan=plan)
             found = [o.detach(), *torch.autograd.grad(o, own, sp.shard(do, 0))]
-            worst = max(float((sp.unshard(x, 0).float() - y.float()).norm() / y.float().norm()) for x, y in zip(found, wanted))
+            worst = farthest((sp.unshard(x, 0), y) for x, y in zip(found, wanted))
             yield f"{'ok  ' if worst < bound else 'FAIL'} {len(starts) - 1} documents one behind the other, {dtype} {order}: relative error {worst:.1e}, bound {bound:.1e}", worst < bound
         S, rows = of_size(2000), 40
         q, k, v, do = (x.to(dtype) for x in drawn(device, (2, 8, rows, D), (2, 2, S, D), (2, 2, S, D), (2, 8, rows, D)))
@@ -505,7 +511,7 @@ def packed(device, ranks, names):
         own = [sp.shard(x.detach(), 2).requires_grad_() for sp, x in zip(lies, leaves)]
         o = module(*own, spread=lies[0], kv_spread=lies[1])
         found = [o.detach(), *torch.autograd.grad(o, own, do)]
-        worst = max(float((sp.unshard(x, 2).float() - y.float()).norm() / y.float().norm()) for sp, x, y in zip((lies[0], *lies), found, wanted))
+        worst = farthest((sp.unshard(x, 2), y) for sp, x, y in zip((lies[0], *lies), found, wanted))
         yield f"{'ok  ' if worst < bound else 'FAIL'} gradients of queries that go to keys, {dtype}: relative error {worst:.1e}, bound {bound:.1e}", worst < bound
 
 
@@ -653,9 +659,11 @@ def process(rank, ranks, store, told, sections):
     failed = passed = 0
     for section, names in sections:
         for line, good in SECTIONS[section](device, ranks, names):
-            passed, failed = passed + (good is True), failed + (good is False)
+            wrong = torch.tensor(float(good is False), device=device)
+            dist.all_reduce(wrong)  # of any rank
+            passed, failed = passed + (good is True and not wrong), failed + bool(wrong)
             if rank == 0:
-                print(line, flush=True)
+                print(line + "; wrong on another rank" * bool(good and wrong), flush=True)
     if rank == 0:
         told.put((passed, failed))
     dist.destroy_process_group()

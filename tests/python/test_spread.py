@@ -442,7 +442,8 @@ def work_of_packed(rank, ranks, group):
     """Sequences one behind the other, cut anywhere: rows and keys of other lengths, rows that no sequence has, one sequence in two pieces of a rank."""
     starts, kv_starts = torch.tensor([2, 40, 40, 57, 150, 171]), torch.tensor([0, 45, 60, 77, 170, 180])
     T, Tk, H, D = 175, 184, 4, 16
-    bias, sink, of_rows, of_sequences = drawn(8, (Tk, H), (H,), (T, H), (5, H))
+    bias, sink, of_rows, of_sequences = drawn(8, (Tk, H), (H,), (T, H), (H, 5))
+    tone = torch.arange(Tk, dtype=torch.int8) % 3
     source = """
 import std.mask;
 import std.normalization;
@@ -451,15 +452,16 @@ attention packed {
     input bias: f32[B, H, Sk] grad;
     input sink: f32[H] grad;
     input row: f32[B, H, Sq] grad;
-    input heat: f32[B, H] grad;
+    input heat: f32[H, B] grad;
+    input tone: i8[B, Sk];
     score(q, k) = dot(q, k) * rsqrt(D);
-    modify(s, b, h, i, j) = (s + bias[b, h, j] + row[b, h, i - q_offset]) * heat[b, h] - 0.01 * f32(i - j) * f32(Sk) / 64;
+    modify(s, b, h, i, j) = (s + bias[b, h, j] + row[b, h, i - q_offset] + 0.1 * tone[b, j]) * heat[h, b] - 0.01 * f32(i - j) * f32(Sk) / 64;
     mask(b, h, i, j) = causal(i, j) && i - j < 60;
     normalize(s, b, h) = softmax_with_sink(s, sink[h]);
 }
 """
     cases = (
-        (source, {"bias": bias, "sink": sink, "row": of_rows, "heat": of_sequences}, kv_starts, Tk),
+        (source, {"bias": bias, "sink": sink, "row": of_rows, "heat": of_sequences, "tone": tone}, kv_starts, Tk),
         (library("causal"), {}, None, T),
         (library("alibi"), {}, None, T),
         (library("softmax"), {}, kv_starts, Tk),
@@ -467,7 +469,7 @@ attention packed {
     for i, (source, inputs, of_keys, rows_of_keys) in enumerate(cases):
         q, k, v, do = drawn(4, (T, H, D), (rows_of_keys, 2, D), (rows_of_keys, 2, D), (T, H, D))
         module = attn.Attention(source)
-        lies = {"q": "q", "row": "q", "k": "k", "v": "k", "bias": "k"}
+        lies = {"q": "q", "row": "q", "k": "k", "v": "k", "bias": "k", "tone": "k"}
         whole = {n: leaves([x])[0] for n, x in {"q": q, "k": k, "v": v, **inputs}.items()}
         expected = module(**whole, q_start=starts, kv_start=of_keys)
         expected.backward(do)
@@ -480,14 +482,27 @@ attention packed {
                 o = module(**own, q_start=starts, kv_start=of_keys, spread=sp, kv_spread=None if kv is sp else kv, plan=with_plan)
                 o.backward(sp.shard(do, 0))
                 close(sp.unshard(o, 0), expected, f"{source} {sp}: o")
-                for n, x in own.items():
+                for n, x in ((n, x) for n, x in own.items() if n != "tone"):
                     share = x.grad.clone() if x.grad is not None else torch.zeros_like(x)
                     if n in lies:
                         share = spreads[lies[n]].unshard(share, 0)
                     else:
                         dist.all_reduce(share, group=group)
                     close(share, whole[n].grad, f"{source} {sp}: d{n}")
+    # The last rows are no sequence's, all those of some ranks among them, which have keys of the others.
+    sp, kv, some = attn.Spread(group, T), attn.Spread(group, T, "striped:20"), torch.tensor([0, 30, 55])
+    module, whole = attn.Attention(library("causal")), leaves([q, q[:, :2] + 1, q[:, 2:] - 1])
+    expected = module(*whole, q_start=some)
+    expected.backward(do)
+    own = [s.shard(x.detach(), 0).requires_grad_() for s, x in zip((sp, kv, kv), whole)]
+    o = module(*own, q_start=some, kv_start=some, spread=sp, kv_spread=kv)
+    o.backward(sp.shard(do, 0))
+    close(sp.unshard(o, 0), expected, "few sequences: o")
+    for s, x, y in zip((sp, kv, kv), own, whole):
+        close(s.unshard(x.grad, 0), y.grad, "few sequences: a gradient")
     named = dict(zip("qkv", (sp.shard(x, 0) for x in (q, q[:, :2], q[:, :2]))))
+    heat = "attention heat { dim D = 16; input heat: f32[H, B]; score(q, k) = dot(q, k); modify(s, b, h) = s * heat[h, b]; normalize(s) = s; }"
+    raises(ValueError, "heat: dimension 1 is 4, and q_start is of 5 sequences", lambda: attn.attention(heat, **named, heat=torch.ones(H, 4), q_start=starts, spread=sp))
     raises(ValueError, "the formulas read Sq", lambda: attn.attention(TWICE, **named, q_start=starts, spread=sp))
     raises(ValueError, "row: has an extent Sq without B", lambda: attn.attention(SQUARE, **named, row=torch.zeros(T), q_start=starts, spread=sp))
     raises(ValueError, "rank 0: q: has", lambda: module(named["q"][rank == 0 :], named["k"], named["v"], q_start=starts, spread=sp))

@@ -409,6 +409,8 @@ gives 2 relu_attn.attn
 gives 2 relu_attn.attn -o relu.xyz
 gives 2 relu_attn.attn -o relu.ptx --target=host
 gives 2 relu_attn.attn -o relu.ptx --nonsense
+gives 2 relu_attn.attn -o relu.ptx --phase=piece,foo
+says err "--phase: bad value 'piece,foo': it takes fwd, bwd, part, piece, or several: fwd,bwd"
 gives 2 relu_attn.attn -o relu.ptx --target=vax
 gives 2 relu_attn.attn -o relu.ptx --dtype=f8
 gives 2 relu_attn.attn -o relu.ptx -O4
@@ -1029,6 +1031,29 @@ says err '--in length=1.5: 1.5 is no i32'
 for table in length doc; do
     gives 2 run tables.attn --in $table=0.4
     says err "; a probability is for bool, and '0..3' draws whole numbers"
+done
+cat >bytes.attn <<'ATTN'
+attention bytes {
+    dim D = 16;
+    input n: i8;
+    input open: bool;
+    input t: i8[H];
+    input e: e4m3;
+    score(q, k) = dot(q, k) * e;
+    mask(b, h, i, j) = open && i - j < n + t[h];
+    normalize(s) = s;
+}
+ATTN
+gives 0 run bytes.attn --in n=127 --in open=1 --in t=-128..127 --in e=460
+gives 2 run bytes.attn --in n=300 --in open=1 --in e=1
+says err '--in n=300: n is i8 and takes a whole number from -128 to 127'
+gives 2 run bytes.attn --in n=1 --in open=2 --in e=1
+says err '--in open=2: open is bool and takes 0 or 1'
+gives 2 run bytes.attn --in n=1 --in open=1 --in e=500
+says err '--in e=500: e is e4m3, which holds no number as large'
+for wrong in 128 0..128; do
+    gives 2 run bytes.attn --in n=1 --in open=1 --in e=1 --in t=$wrong
+    says err "--in t=$wrong: 128 is no i8"
 done
 gives 2 run tables.attn --in doc=3..1
 says err '--in doc=3..1: the range is empty'

@@ -8,18 +8,21 @@
 #include <unistd.h>
 
 typedef struct Shared { // by all processes
-    atomic_int next, passed, failed;
+    atomic_int next, passed, failed, ended;
 } Shared;
 
 static void work(Shared *shared, int n, void (*piece)(void *, int, Tally *), void *context) {
-    Tally t = {0};
-    for (int i; (i = atomic_fetch_add(&shared->next, 1)) < n;) piece(context, i, &t);
-    atomic_fetch_add(&shared->passed, t.passed);
-    atomic_fetch_add(&shared->failed, t.failed);
+    for (int i; (i = atomic_fetch_add(&shared->next, 1)) < n;) {
+        Tally t = {0};
+        piece(context, i, &t);
+        atomic_fetch_add(&shared->passed, t.passed);
+        atomic_fetch_add(&shared->failed, t.failed);
+        atomic_fetch_add(&shared->ended, 1);
+    }
 }
 
 Tally workers_run(const char *name, int n, void (*piece)(void *, int, Tally *), void *context) {
-    int cores = (int)sysconf(_SC_NPROCESSORS_ONLN), status;
+    int cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
     Shared *shared =
         mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) abort();
@@ -34,10 +37,10 @@ Tally workers_run(const char *name, int n, void (*piece)(void *, int, Tally *), 
             _exit(EXIT_SUCCESS);
         }
     }
-    Tally all = {0};
-    while (wait(&status) > 0)
-        if (status != 0) all.failed++, printf("FAILED: a process of %s did not end well\n", name);
-    all.passed += shared->passed, all.failed += shared->failed;
+    while (wait(NULL) > 0) continue;
+    int lost = n - shared->ended;
+    if (lost) printf("FAILED: %d of %d pieces of %s did not end\n", lost, n, name);
+    Tally all = {shared->passed, shared->failed + lost};
     munmap(shared, sizeof *shared);
     return all;
 }

@@ -6,8 +6,8 @@ typedef struct Tally {
     int passed, failed;
 } Tally;
 
-// Calls piece(context, i, t) for each i below n, in some process, and gives the sum of what was added to t. A process that
-// does not end well counts as one failure of the program `name`.
+// Calls piece(context, i, t) for each i below n, in some process, and gives the sum of what was added to t. A piece that
+// ends its process, and one that no process is left for, count as a failure of the program `name`.
 Tally workers_run(const char *name, int n, void (*piece)(void *context, int i, Tally *t),
                   void *context);
 
