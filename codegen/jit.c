@@ -10,7 +10,6 @@
 #include <llvm-c/LLJIT.h>
 #include <llvm-c/Orc.h>
 #include <stdlib.h>
-#include <string.h>
 
 struct CgJit {
     LLVMOrcLLJITRef jit;

@@ -8,7 +8,6 @@
 #include "codegen/lanes.h"
 
 #include <assert.h>
-#include <math.h>
 
 enum { UNROLLED = 8 }; // elements that a lane goes through without a loop
 

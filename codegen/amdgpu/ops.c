@@ -3,9 +3,6 @@
 // exp2, log2, rcp, rsqrt and sqrt are one instruction each, within 1 ulp; subnormals are flushed.
 #include "codegen/amdgpu/amdgpu.h"
 
-#include <assert.h>
-#include <string.h>
-
 Val am_vector(Cg *cg, Ty element, const Val *v, int n) {
     Val r = LLVMGetPoison(cg_vector(element, n));
     for (int i = 0; i < n; i++) r = cg_insert(cg, r, v[i], cg_i32(cg, i));

@@ -9,8 +9,6 @@
 // Where all of them go to one element (a bucket of far distances), the warp adds once.
 #include "codegen/gpu/gpu.h"
 
-#include <assert.h>
-
 typedef struct Lanes { // the rows' digit, whose numbers are 0, 1, ..; the columns' digits
     int stride, rows;  // of the rows'
     int most;          // that columns say

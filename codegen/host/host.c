@@ -6,9 +6,7 @@
 //
 //     void kernel(const uint64_t *args, int64_t first, int64_t last)
 #include "codegen/host/host.h"
-#include "codegen/lanes.h"
 
-#include <assert.h>
 #include <string.h>
 
 // ---- the frame

@@ -14,8 +14,6 @@
 // vectors run along the contracted axis and are summed at the end.
 #include "codegen/host/host.h"
 
-#include <assert.h>
-
 typedef struct Product {
     const TileOp *op;
     const TileValue *out, *sum; // sum: NULL to start from 0

@@ -10,8 +10,6 @@
 // what is summed stays in registers, which the accumulator needs (a hundred words were spilled).
 #include "codegen/nvptx/nvptx.h"
 
-#include <assert.h>
-
 typedef struct PartialSum {
     int index;             // of the carried value
     const TileValue *tile; // the row sum that is not added across the quad

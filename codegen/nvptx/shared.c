@@ -1,8 +1,6 @@
 // shared.c: where the elements of a tile lie: registers of a fragment, bytes of shared memory.
 #include "codegen/nvptx/sm90.h"
 
-#include <assert.h>
-
 int nv_blocks(const TileKernel *k) { return k->schedule.cluster > 1 ? k->schedule.cluster : 1; }
 
 // ---- elements

@@ -7,8 +7,6 @@
 
 #include "ir/tile_blocks.h"
 
-#include <assert.h>
-
 enum {
     FIRST = 2,  // behind the warps that load and that hand over
     IDLE = 2,   // warps of the producer's warpgroup

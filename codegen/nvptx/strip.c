@@ -11,8 +11,6 @@
 // the same place; before they are written all have read the last ones.
 #include "codegen/nvptx/sm90.h"
 
-#include <assert.h>
-
 // ---- making one
 
 static int columns_of(Cg *cg, const TileValue *v) {

@@ -6,8 +6,6 @@
 // numbers of columns two at a time, as registers that nv_element reads.
 #include "codegen/nvptx/nvptx.h"
 
-#include <assert.h>
-
 // ---- stores
 
 // As mma.m16n8k16 leaves its result: two columns side by side, eight rows over the lanes.

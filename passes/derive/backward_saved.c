@@ -13,7 +13,6 @@
 #include "passes/derive/magnitude.h"
 #include "passes/derive/powers.h"
 #include "passes/derive/tame.h"
-#include "passes/simplify/rules.h"
 #include "passes/simplify/simplify.h"
 
 #include <assert.h>

@@ -9,7 +9,6 @@
 #include "ir/expr_ops.h"
 
 #include <math.h>
-#include <string.h>
 
 // ---- formulas
 

@@ -4,8 +4,6 @@
 // that combines two parts of the positions. A name ends with _j at position j of the chunk, others are of position t.
 #include "passes/derive/explain_say.h"
 
-#include "passes/simplify/rules.h"
-
 #include <stdarg.h>
 
 // ---- lines

@@ -1,8 +1,6 @@
 // explain_print.c: an explanation as text, MathML and TeX (passes/derive/explain.h).
 #include "passes/derive/explain.h"
 
-#include <string.h>
-
 typedef struct Printing {
     const Explanation *x;
     const ExplainForm *form;

@@ -26,7 +26,6 @@
 
 #include "passes/derive/magnitude.h"
 #include "passes/simplify/rules.h"
-#include "passes/simplify/simplify.h"
 
 #include <math.h>
 

@@ -4,8 +4,6 @@
 // selection is a sum of two products with an indicator, `c ? 1 : 0`, which becomes a selection again on the way out.
 #include "passes/derive/polynomial.h"
 
-#include "passes/simplify/rules.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

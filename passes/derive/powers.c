@@ -12,7 +12,6 @@
 #include "passes/derive/large_unit.h"
 #include "passes/derive/tame.h"
 #include "passes/simplify/rules.h"
-#include "passes/simplify/simplify.h"
 
 #include <math.h>
 

@@ -15,7 +15,6 @@
 #include "passes/simplify/rules.h"
 
 #include <math.h>
-#include <string.h>
 
 static bool is_scale(const Ex *e) { return e->op == EX_CONST && isnormal(e->f) && e->f > 0; }
 

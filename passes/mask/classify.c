@@ -23,8 +23,6 @@
 
 #include "passes/simplify/rules.h"
 
-#include <assert.h>
-
 typedef struct Classify {
     TileProgram *p;
     TileKernel *k;

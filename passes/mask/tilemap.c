@@ -25,9 +25,6 @@
 #include "passes/simplify/rules.h"
 #include "passes/tile/rewrite.h"
 
-#include <assert.h>
-#include <string.h>
-
 enum {
     MAX_BOX = 256,   // elements of an input that a pair of tiles can reach
     PART_MAX = 400,  // operations of a part; it is evaluated some times in a row

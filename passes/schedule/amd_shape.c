@@ -8,7 +8,7 @@
 // TileSchedule tells the lowering (codegen/amdgpu/amdgpu.h) what extents do not say: the rows of a matrix
 // instruction, and whether registers are left for addresses.
 #include "passes/schedule/cost.h"
-#include "passes/schedule/resources.h"
+#include "passes/schedule/schedule.h"
 #include "passes/tile/rewrite.h"
 
 enum {

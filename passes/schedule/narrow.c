@@ -8,8 +8,6 @@
 #include "passes/mask/mask.h"
 #include "passes/schedule/schedule.h"
 
-#include "passes/simplify/rules.h"
-
 enum { GROUP_ROWS = 64 }; // of queries, of a warpgroup
 
 // The last key that some of the rows sees, or NULL: not known, or the same for all tiles of rows.

@@ -15,8 +15,6 @@
 // What is light stays: a multiply-add costs less than a load.
 #include "passes/schedule/strips.h"
 
-#include <assert.h>
-
 enum { STRIP_WORTH = 4 }; // of weights as below: a load, a function or a division
 
 static int weight_of(const Ex *e) {

@@ -1,6 +1,5 @@
 // bool.c: comparisons, connectives, selections and conversions. All exact, NaN included:
 // an f32 comparison is turned round only where that is right for NaN too.
-#include "ir/expr_ops.h"
 #include "passes/simplify/rules.h"
 
 #include <math.h>

@@ -5,11 +5,9 @@
 // A constant moves into a sum, a selection or an extremum only where every part has a constant to
 // take it, so that no operation is added. It moves into one factor of a product only where it is
 // mild: a large one could overflow there.
-#include "ir/expr_ops.h"
 #include "ir/row.h"
 #include "passes/simplify/rules.h"
 
-#include <float.h>
 #include <math.h>
 
 bool simp_finite(const Ex *e) {

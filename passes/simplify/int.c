@@ -1,7 +1,6 @@
 // int.c: i32. Sums, differences and multiples by constants are kept as one sum of
 // multiples of distinct terms and a constant: exact, since i32 wraps and so is a ring. Terms keep
 // the order in which they first stand.
-#include "ir/expr_ops.h"
 #include "passes/simplify/rules.h"
 
 enum {

@@ -6,7 +6,6 @@
 //
 //     x / 8.0  ->  rounded((x * 0.125))         x * 1.0, x + 0.0, x / 1.0  ->  x
 //     x / 41.0  stays                           x - c                      ->  rounded((x + -c))
-#include "ir/expr_ops.h"
 #include "passes/simplify/rules.h"
 
 #include <math.h>

@@ -17,7 +17,6 @@
 // nothing: in an fma, or once a row. What needs the row maximum cannot be joined with what it is
 // the maximum of.
 #include "passes/derive/large_unit.h"
-#include "passes/mask/tilemap.h"
 #include "passes/passes.h"
 #include "passes/tile/rewrite.h"
 

@@ -20,8 +20,6 @@
 #include "passes/passes.h"
 #include "passes/tile/rewrite.h"
 
-#include <assert.h>
-
 // ---- weight
 
 enum { WEIGHT_WORTH = 4 };

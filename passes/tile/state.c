@@ -18,7 +18,6 @@
 #include "passes/derive/exact_shift.h"
 #include "passes/tile/build.h"
 
-#include <math.h>
 #include <string.h>
 
 bool build_carries_shift(const Build *b, int number, int shift) {

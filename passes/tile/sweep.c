@@ -3,13 +3,11 @@
 //
 // In: a Build. Out: a kernel in b->p (build.c shows what it looks like).
 #include "passes/derive/classes.h"
-#include "passes/derive/exact_shift.h"
 #include "passes/derive/large_unit.h"
 #include "passes/derive/magnitude.h"
 #include "passes/tile/build.h"
 
 #include <math.h>
-#include <string.h>
 
 typedef struct Sweep {
     TileOp *loop;
