@@ -398,9 +398,30 @@ static bool has_part_of(const TileKernel *k, const TileValue *b, const TileValue
     return own == all || (own->whole && own->extent && all->extent % own->extent == 0);
 }
 
+static bool only_stores_from(const TileOp *op, const TileOp *to) {
+    while (op && op != to && op->kind == TILE_STORE) op = op->next;
+    return op == to;
+}
+
+// A warp asks once a tile for its part of a buffer of sums, when all sums are made: with the first store through it.
+static bool check_behind(Verify *V, const TileValue *b) {
+    const TileOp *op = V->op, *after = op;
+    bool last = op->block->owner && op->block->owner->kind != TILE_LOOP;
+    for (const TileOp *in = tile_next(&V->k->body, NULL); in; in = tile_next(&V->k->body, in)) {
+        if (in == op) after = NULL;
+        if (in->kind != TILE_STORE || in->args.n < 2 || in->args.data[1] != b) continue;
+        last &= in->add ? after && tile_role_of(in) == tile_role_of(op)
+                        : only_stores_from(in, op) || only_stores_from(op, in);
+    }
+    return last ||
+           verify_fail(V, "stores through %%%s, as sums, follow each other at the end of a tile",
+                       b->name);
+}
+
 static bool check_through(Verify *V, const TileValue *v, const TileValue *b, const TileTensor *t) {
     bool behind = !V->op->add && v->rank == 2 && dtype_half(t->dtype) &&
                   tile_own_panels(V->p, V->k, b) > 0; // sums, whose buffer is free then
+    if (behind && !check_behind(V, b)) return false;
     if (!behind && (b->dtype != t->dtype || !has_part_of(V->k, b, v)))
         return verify_fail(V, "%%%s has not the shape of what is stored", b->name);
     return !V->op->add || t->blocked || !V->p->scheduled ||

@@ -76,6 +76,7 @@ TileProgram *pass_build_backward(Arena *a, const Backward *back, const PassOptio
                                  Diags *diags);
 // Simplifies every expression, removes what nothing uses. passes/tile/tidy.c
 void pass_tidy(TileProgram *p);
+void pass_remove_unused(TileProgram *p, TileKernel *k); // alone
 // Moves what does not depend on an axis (or on the loop) out of maps over it: per-row, per-column,
 // per-tile values.  passes/tile/hoist.c
 void pass_hoist(TileProgram *p);

@@ -10,7 +10,7 @@
 #include "passes/schedule/expand.h"
 #include "passes/schedule/schedule.h"
 
-bool pass_assign_amd(TileProgram *p, TileKernel *k, Diags *diags) {
+void pass_assign_amd(TileProgram *p, TileKernel *k) {
     const Target *target = target_get(p->target);
     for (int a = 0; a < k->naxes; a++) k->axes[a].wide = tile_may_be_wide(k, target, a);
     for (TileOp *op = k->body.first; op; op = op->next) {
@@ -19,7 +19,7 @@ bool pass_assign_amd(TileProgram *p, TileKernel *k, Diags *diags) {
             k->schedule.knobs.keep)
             op->results.data[0]->home = HOME_FRAGMENT;
     }
-    return pass_assign_all(p, k, false, diags);
+    pass_assign_all(p, k, false);
 }
 
 // Columns in eights are added up in another order than those in fours.
@@ -27,12 +27,8 @@ static void narrow(TileKernel *k) {
     for (int a = 0; a < k->naxes; a++) k->axes[a].wide = false;
 }
 
-bool pass_schedule_amd(TileProgram *p, const PassOptions *o, Diags *diags) {
-    if (!pass_assign(p, diags)) return false;
-    for (int i = 0; i < p->kernels.n; i++) {
-        if (pass_same_dots(o)) narrow(p->kernels.data[i]);
-        pass_expand(p, p->kernels.data[i]);
-        pass_unguard(p, p->kernels.data[i]);
-    }
-    return true;
+void pass_schedule_amd(TileProgram *p, TileKernel *k, const PassOptions *o) {
+    if (pass_same_dots(o)) narrow(k);
+    pass_expand(p, k);
+    pass_unguard(p, k);
 }

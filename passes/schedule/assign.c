@@ -15,12 +15,7 @@
 #include "passes/schedule/expand.h"
 #include "passes/schedule/schedule.h"
 
-enum { MAX_LOADS = 12 }; // of a loop's body
-
-typedef struct Loads {
-    TileOp *op[MAX_LOADS];
-    int n;
-} Loads;
+typedef VEC(TileOp *) Loads; // of a loop's body
 
 bool pass_begins_loop(const TileOp *load) {
     for (const TileOp *op = load->next; op; op = op->next)
@@ -29,11 +24,11 @@ bool pass_begins_loop(const TileOp *load) {
     return false;
 }
 
-// Numbers of a step's queries, which a nest of gradients has in workspace, in whole pieces.
+// Numbers of a step's queries, which a nest of gradients has in workspace, in whole pieces of 16 bytes.
 bool pass_is_vector(const TileProgram *p, const TileOp *op) {
     enum { PIECE = 4 };
     const TileOp *loop = op->block->owner;
-    if (op->kind != TILE_LOAD || p->target != TARGET_SM80 || !loop) return false;
+    if (op->kind != TILE_LOAD || !loop) return false;
     const TileTensor *t = &p->tensors.data[op->tensor];
     const TileValue *v = op->results.data[0];
     return v->rank == 1 && loop->kind == TILE_LOOP && v->axis[0] == loop->axis &&
@@ -43,17 +38,14 @@ bool pass_is_vector(const TileProgram *p, const TileOp *op) {
 
 bool pass_is_operand(const TileProgram *p, const TileOp *op) {
     if (op->kind != TILE_LOAD || op->results.data[0]->home == HOME_FRAGMENT) return false;
-    if (pass_is_vector(p, op)) return true;
+    if (p->target == TARGET_SM80 && pass_is_vector(p, op)) return true;
     return tile_is_operand(p, &p->tensors.data[op->tensor]) && !pass_begins_loop(op);
 }
 
 static Loads loads_of(const TileProgram *p, const TileOp *loop) {
-    Loads l = {.n = 0};
-    for (TileOp *op = loop->body.first; op; op = op->next) {
-        if (!pass_is_operand(p, op)) continue;
-        if (l.n < MAX_LOADS) l.op[l.n] = op;
-        l.n++;
-    }
+    Loads l = {0};
+    for (TileOp *op = loop->body.first; op; op = op->next)
+        if (pass_is_operand(p, op)) VEC_PUSH(p->arena, &l, op);
     return l;
 }
 
@@ -70,9 +62,9 @@ static int last_use(const TileOp *load) {
 
 // As many as the knob says have two stages, those first that are used last.
 static int stages_ahead(const TileKernel *k, const Loads *l, int load) {
-    int later = 0, own = last_use(l->op[load]);
+    int later = 0, own = last_use(l->data[load]);
     for (int i = 0; i < l->n; i++) {
-        int other = last_use(l->op[i]);
+        int other = last_use(l->data[i]);
         later += other > own || (other == own && i < load);
     }
     return later < k->schedule.knobs.ahead ? 2 : 1;
@@ -84,26 +76,13 @@ int pass_stages(const TileProgram *p, const TileKernel *k, int tensor) {
     ahead &= target_get(p->target)->kind == KIND_NVPTX;
     for (const TileOp *loop = tile_next(&k->body, NULL); loop; loop = tile_next(&k->body, loop)) {
         Loads l = loads_of(p, loop);
-        if (loop->kind != TILE_LOOP || loop->where || l.n > MAX_LOADS) continue;
+        if (loop->kind != TILE_LOOP || loop->where) continue;
         for (int i = 0; i < l.n && knobs_say(&k->schedule.knobs, KNOB_ahead); i++)
-            if (l.op[i]->tensor == tensor) return stages_ahead(k, &l, i);
+            if (l.data[i]->tensor == tensor) return stages_ahead(k, &l, i);
         for (int i = 0; i < l.n; i++)
-            if ((l.n == 1 || ahead) && l.op[i]->tensor == tensor) return 2;
+            if ((l.n == 1 || ahead) && l.data[i]->tensor == tensor) return 2;
     }
     return 1;
-}
-
-// A program that was read may have loops as no sweep is.
-static bool has_few_loads(const TileProgram *p, const TileKernel *k, Diags *diags) {
-    for (const TileOp *loop = tile_next(&k->body, NULL); loop; loop = tile_next(&k->body, loop)) {
-        int n = loads_of(p, loop).n;
-        if (n <= MAX_LOADS) continue;
-        diag_error(diags, loop->span,
-                   "a loop that loads %d tiles of q, k and v; target '%s' schedules up to %d", n,
-                   target_get(p->target)->name, MAX_LOADS);
-        return false;
-    }
-    return true;
 }
 
 // ---- a body
@@ -138,9 +117,9 @@ static TileOp *before_first_use(const TileOp *load) {
 // Loads are used one after the other: no use of one after the first use of the next.
 static bool in_turn(const Loads *l) {
     for (int i = 0; i + 1 < l->n; i++) {
-        const TileOp *end = behind_last_use(l->op[i]);
-        for (const TileOp *op = l->op[i]; op != end; op = op->next)
-            if (pass_uses(op, l->op[i + 1]->results.data[0])) return false;
+        const TileOp *end = behind_last_use(l->data[i]);
+        for (const TileOp *op = l->data[i]; op != end; op = op->next)
+            if (pass_uses(op, l->data[i + 1]->results.data[0])) return false;
     }
     return true;
 }
@@ -166,7 +145,7 @@ static void place_body(const TileProgram *p, const Loads *l, TileOp *const *at, 
     int order = 0;
     for (TileOp *op = loop->body.first; op; op = op->next) {
         for (int i = 0; i < l->n; i++)
-            if (at[i] == op) pass_place(l->op[i], "all", i ? later : 0, order++);
+            if (at[i] == op) pass_place(l->data[i], "all", i ? later : 0, order++);
         if (op->kind != TILE_YIELD && !pass_is_operand(p, op))
             pass_place(op, "all", stage, order++);
     }
@@ -175,25 +154,26 @@ static void place_body(const TileProgram *p, const Loads *l, TileOp *const *at, 
 static void place_loop(TileProgram *p, const TileKernel *k, TileOp *loop, bool late) {
     Loads l = loads_of(p, loop);
     bool chosen = knobs_say(&k->schedule.knobs, KNOB_ahead);
-    TileOp *at[MAX_LOADS];
+    TileOp **at = ARENA_ARRAY(p->arena, TileOp *, l.n);
     bool alone = loop->where || !in_turn(&l),
-         ahead = alone && !loop->where && l.n && (chosen || l.op[0]->results.data[0]->stages > 1);
+         ahead = alone && !loop->where && l.n && (chosen || l.data[0]->results.data[0]->stages > 1);
     late &= loop->carried.n == 1;
     if (alone) {
         TileOp *first = raise_columns(loop);
         for (int i = 0; i < l.n; i++) {
-            bool behind = chosen && !loop->where && l.op[i]->results.data[0]->stages == 1;
-            at[i] = behind ? behind_last_use(l.op[i]) : first;
+            bool behind = chosen && !loop->where && l.data[i]->results.data[0]->stages == 1;
+            at[i] = behind ? behind_last_use(l.data[i]) : first;
         }
     }
     for (int i = 0; i < l.n && !alone;
          i++) { // once the one before was read, the first one as the last
         TileOp **to = &at[(i + 1) % l.n];
-        bool again = l.n == 1 && l.op[0]->results.data[0]->stages == 1; // where it was read itself
-        *to = again  ? behind_last_use(l.op[0])
+        bool again =
+            l.n == 1 && l.data[0]->results.data[0]->stages == 1; // where it was read itself
+        *to = again  ? behind_last_use(l.data[0])
               : !i   ? loop->body.first
-              : late ? before_first_use(l.op[i])
-                     : behind_last_use(l.op[i - 1]);
+              : late ? before_first_use(l.data[i])
+                     : behind_last_use(l.data[i - 1]);
         while (pass_is_operand(p, *to)) *to = (*to)->next;
     }
     place_body(p, &l, at, loop, l.n && (!alone || ahead), l.n && !alone);
@@ -214,8 +194,7 @@ static void place_block(TileProgram *p, TileKernel *k, TileBlock *b, bool late) 
     if (b->owner && b->owner->kind == TILE_LOOP && !loops) place_loop(p, k, b->owner, late);
 }
 
-bool pass_assign_all(TileProgram *p, TileKernel *k, bool late, Diags *diags) {
-    if (!has_few_loads(p, k, diags)) return false;
+void pass_assign_all(TileProgram *p, TileKernel *k, bool late) {
     pass_gather_loops(k);
     pass_together(p, k);
     pass_put_through(p, k);
@@ -223,5 +202,4 @@ bool pass_assign_all(TileProgram *p, TileKernel *k, bool late, Diags *diags) {
     TileOp *op = tile_op(p, k, &k->body, TILE_ROLE, (Span){0});
     op->role = "all";
     op->warpgroups = 1;
-    return true;
 }

@@ -180,16 +180,9 @@ static void load_rows(TileProgram *p, TileKernel *k) {
     }
 }
 
-bool pass_schedule_host(TileProgram *p, const PassOptions *o, Diags *diags) {
-    (void)o, (void)diags;
-    for (int i = 0; i < p->kernels.n; i++) {
-        TileBlock *body = &p->kernels.data[i]->body;
-        if (tile_has_lanes(p->kernels.data[i])) {
-            pass_schedule_lanes(p, p->kernels.data[i]);
-            continue;
-        }
-        load_rows(p, p->kernels.data[i]);
-        for (TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op)) give_home(op);
-    }
-    return true;
+void pass_schedule_host(TileProgram *p, TileKernel *k, const PassOptions *o) {
+    (void)o;
+    if (tile_has_lanes(k)) return;
+    load_rows(p, k);
+    for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) give_home(op);
 }

@@ -7,12 +7,10 @@
 
 #include <assert.h>
 
-typedef bool (*TargetPass)(TileProgram *p, const PassOptions *o, Diags *diags);
-typedef bool (*KernelPass)(TileProgram *p, TileKernel *k, Diags *diags);
-
 static const struct {
-    TargetPass tile, schedule;
-    KernelPass assign; // NULL: its schedule has no places
+    bool (*tile)(TileProgram *p, const PassOptions *o, Diags *diags);
+    void (*schedule)(TileProgram *p, TileKernel *k, const PassOptions *o);
+    void (*assign)(TileProgram *p, TileKernel *k); // NULL: its schedule has no places
     int few; // queries up to which rows are packed, whether their keys are split or not; 0: it has no such schedule
     int shares; // columns up to which its main kernel may be over parts; 0: never
 } target_passes[TARGET_COUNT] = {
@@ -62,20 +60,24 @@ bool pass_tile(TileProgram *p, const PassOptions *o, Diags *diags) {
     return target_passes[o->target.id].tile(p, o, diags) && has_knobs(p, &o->schedule, diags);
 }
 
-// Kernels of lanes have one warp a block, and copy nothing.
+// Kernels of lanes have one warp a block, and copy nothing. What a program that was read loads and nobody uses is not copied.
+static void assign(TileProgram *p, TileKernel *k) {
+    bool places = target_passes[p->target].assign;
+    if (tile_has_lanes(k))
+        pass_schedule_lanes(p, k);
+    else if (places && k->body.last->kind != TILE_ROLE) {
+        pass_remove_unused(p, k);
+        target_passes[p->target].assign(p, k);
+    }
+}
+
 bool pass_assign(TileProgram *p, Diags *diags) {
-    KernelPass assign = target_passes[p->target].assign;
-    if (!assign)
+    bool places = target_passes[p->target].assign;
+    if (!places)
         diag_error(diags, (Span){0}, "a schedule of target '%s' has no places",
                    target_get(p->target)->name);
-    for (int i = 0; assign && i < p->kernels.n; i++) {
-        TileKernel *k = p->kernels.data[i];
-        if (tile_has_lanes(k))
-            pass_schedule_lanes(p, k);
-        else if (k->body.last->kind != TILE_ROLE && !assign(p, k, diags))
-            return false;
-    }
-    return assign != NULL;
+    for (int i = 0; places && i < p->kernels.n; i++) assign(p, p->kernels.data[i]);
+    return places;
 }
 
 // A tile that a loop within another makes without the rows of the grid, by a product or to be stored, as dq in a backward by tiles of
@@ -122,14 +124,16 @@ static bool refuse_nests(const TileProgram *p, Diags *diags) {
 
 bool pass_schedule(TileProgram *p, const PassOptions *o, Diags *diags) {
     if (o->target.kind != KIND_HOST && refuse_nests(p, diags)) return false;
-    p->scheduled = target_passes[o->target.id].schedule(p, o, diags);
-    if (p->scheduled) pass_mark_sums(p);
-    if (!p->scheduled || o->target.kind == KIND_HOST) return p->scheduled;
-    pass_layouts(p);
+    for (int i = 0; i < p->kernels.n; i++) assign(p, p->kernels.data[i]);
+    for (int i = 0; i < p->kernels.n; i++)
+        target_passes[p->target].schedule(p, p->kernels.data[i], o);
+    p->scheduled = true;
+    pass_mark_sums(p);
+    if (o->target.kind != KIND_HOST) pass_layouts(p);
     if (o->target.kind != KIND_NVPTX) return true;
     pass_mark(p);
     pass_blocks(p);
-    return p->scheduled;
+    return true;
 }
 
 // ---- binding extents

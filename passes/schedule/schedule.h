@@ -12,7 +12,7 @@
 // target's matrix instruction needs). False: an error is in diags, and the program is not used any
 // more.
 //
-// pass_schedule_*: how does the target run it?
+// pass_schedule_*: how does the target run a kernel of it?
 //
 // Before: extents are bound. Each loop over N is two: a CLASS_PARTIAL loop, whose SYM_MASK is
 // expanded to the kernel's mask, then a CLASS_FULL loop without any mask (missing where no tile can
@@ -26,16 +26,16 @@
 
 #include "passes/passes.h"
 
-bool pass_tile_host(TileProgram *p, const PassOptions *o, Diags *diags);     // host.c
-bool pass_tile_sm80(TileProgram *p, const PassOptions *o, Diags *diags);     // sm80.c
-bool pass_schedule_host(TileProgram *p, const PassOptions *o, Diags *diags); // host.c
-bool pass_schedule_sm80(TileProgram *p, const PassOptions *o, Diags *diags); // sm80.c
-bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags);     // sm90.c
-bool pass_schedule_sm90(TileProgram *p, const PassOptions *o, Diags *diags); // sm90.c
+bool pass_tile_host(TileProgram *p, const PassOptions *o, Diags *diags);      // host.c
+bool pass_tile_sm80(TileProgram *p, const PassOptions *o, Diags *diags);      // sm80.c
+void pass_schedule_host(TileProgram *p, TileKernel *k, const PassOptions *o); // host.c
+void pass_schedule_sm80(TileProgram *p, TileKernel *k, const PassOptions *o); // sm80.c
+bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags);      // sm90.c
+void pass_schedule_sm90(TileProgram *p, TileKernel *k, const PassOptions *o); // sm90.c
 // Whether launches of few rows have schedules of their own.  sm90.c
 bool pass_knows_few(const PassOptions *o, int d, int dv);
-bool pass_tile_amd(TileProgram *p, const PassOptions *o, Diags *diags);     // amd_shape.c
-bool pass_schedule_amd(TileProgram *p, const PassOptions *o, Diags *diags); // amd.c
+bool pass_tile_amd(TileProgram *p, const PassOptions *o, Diags *diags);      // amd_shape.c
+void pass_schedule_amd(TileProgram *p, TileKernel *k, const PassOptions *o); // amd.c
 
 // Workspace that lies as fragments have it.  passes/tile/blocks.c
 void pass_blocks(TileProgram *p);
@@ -61,20 +61,21 @@ int pass_value_columns(const TileProgram *p, const TileKernel *k);
 bool pass_tile_columns(TileProgram *p, TileKernel *k, int most, int unit, Diags *diags);
 
 // Places of a kernel's operations, and roles without bodies.
-bool pass_assign_sm80(TileProgram *p, TileKernel *k, Diags *diags); // sm80.c
-bool pass_assign_sm90(TileProgram *p, TileKernel *k, Diags *diags); // sm90.c
-bool pass_assign_amd(TileProgram *p, TileKernel *k, Diags *diags);  // amd.c
+void pass_assign_sm80(TileProgram *p, TileKernel *k); // sm80.c
+void pass_assign_sm90(TileProgram *p, TileKernel *k); // sm90.c
+void pass_assign_amd(TileProgram *p, TileKernel *k);  // amd.c
 // Where all of a block's threads copy and compute: one role. `late`: in loops that carry nothing but an
 // accumulator, tiles are waited for as late as they are needed; weights that are made of scores alone then
-// stand in one piece with the product before them. False: an error is in diags.   assign.c
-bool pass_assign_all(TileProgram *p, TileKernel *k, bool late, Diags *diags);
+// stand in one piece with the product before them. assign.c
+void pass_assign_all(TileProgram *p, TileKernel *k, bool late);
 // Loops stand together: a map between two of them that needs neither goes before the first.
 void pass_gather_loops(TileKernel *k);
 
 // Whether a tile goes through shared memory there; stages of the buffer for those of a tensor: two where a loop loads
 // nothing else.   assign.c
 bool pass_is_operand(const TileProgram *p, const TileOp *load);
-bool pass_is_vector(const TileProgram *p, const TileOp *load); // which goes there, too
+bool pass_is_vector(const TileProgram *p,
+                    const TileOp *load); // of a nest: on sm_80 it goes there, too
 int pass_stages(const TileProgram *p, const TileKernel *k, int tensor);
 
 // Sums of rows that may stay in parts are marked, in a kernel whose values have homes.   passes/tile/parts.c

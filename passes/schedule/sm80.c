@@ -540,7 +540,7 @@ static int room_for_strips(const TileProgram *p, const TileKernel *k) {
 
 // Whether tiles of rows take times of their own. Where they take the same, those of one head after
 // the other read the keys and values of a head from the L2 cache.
-bool pass_assign_sm80(TileProgram *p, TileKernel *k, Diags *diags) {
+void pass_assign_sm80(TileProgram *p, TileKernel *k) {
     raise_rescales(k);
     bool nest = pass_nest(k) != NULL;
     for (TileOp *op = tile_next(&k->body, NULL); op && nest; op = tile_next(&k->body, op))
@@ -550,12 +550,10 @@ bool pass_assign_sm80(TileProgram *p, TileKernel *k, Diags *diags) {
         if (op->kind == TILE_LOOP) pass_raise_strips(op);
     for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
         if (op->kind == TILE_LOOP) pass_interval(p, k, tile_grid_axis(k), op->axis, false);
-    return pass_assign_all(p, k, true, diags);
+    pass_assign_all(p, k, true);
 }
 
-bool pass_schedule_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
+void pass_schedule_sm80(TileProgram *p, TileKernel *k, const PassOptions *o) {
     (void)o;
-    if (!pass_assign(p, diags)) return false;
-    for (int i = 0; i < p->kernels.n; i++) pass_expand(p, p->kernels.data[i]);
-    return true;
+    pass_expand(p, k);
 }

@@ -601,21 +601,29 @@ Sm90 sm90_begin(TileProgram *p, TileKernel *k) {
     return (Sm90){.p = p, .k = k, .x = p->pool, .shape = sm90_shape_of(k)};
 }
 
-bool pass_assign_sm90(TileProgram *p, TileKernel *k, Diags *diags) {
-    if (is_wide(k)) sm90_share_wide(p, k);
-    if (!in_roles(p, k)) return pass_assign_sm80(p, k, diags);
+static void assign_roles(TileProgram *p, TileKernel *k) {
     Sm90 s = sm90_begin(p, k);
-    if (is_nest(k)) return sm90_assign_nest(&s), true;
-    if (is_apart(k)) return sm90_assign_apart(&s), true;
     int room = target_get(p->target)->shared_bytes - shared_bytes(p, k, s.shape);
     pass_strips(p, k, s.shape.warpgroups, room);
     for (TileOp *op = k->body.first; op; op = op->next)
         if (op->kind == TILE_LOOP) pass_interval(p, k, tile_grid_axis(k), op->axis, true);
     sm90_assign(&s, true);
-    return true;
 }
 
-static void schedule_kernel(TileProgram *p, TileKernel *k) {
+void pass_assign_sm90(TileProgram *p, TileKernel *k) {
+    Sm90 s = sm90_begin(p, k);
+    if (is_wide(k)) sm90_share_wide(p, k);
+    if (!in_roles(p, k))
+        pass_assign_sm80(p, k);
+    else if (is_nest(k))
+        sm90_assign_nest(&s);
+    else if (is_apart(k))
+        sm90_assign_apart(&s);
+    else
+        assign_roles(p, k);
+}
+
+static void schedule_roles(TileProgram *p, TileKernel *k) {
     Sm90 s = sm90_begin(p, k);
     k->schedule.persist = PERSIST_DYNAMIC; // also where tiles take as long: 1% faster than turns
     pass_expand(p, k);
@@ -626,13 +634,10 @@ static void schedule_kernel(TileProgram *p, TileKernel *k) {
     pass_mark_parts(k);
 }
 
-bool pass_schedule_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
-    if (!pass_assign(p, diags)) return false;
-    TileProgram q = others(p, in_roles); // before roles hide what tells them apart
-    for (int i = 0; i < p->kernels.n; i++)
-        if (in_roles(p, p->kernels.data[i])) schedule_kernel(p, p->kernels.data[i]);
-    if (!pass_schedule_sm80(&q, o, diags)) return false;
-    for (int i = 0; i < p->kernels.n; i++)
-        if (is_wide(p->kernels.data[i])) sm90_fly_wide(p, p->kernels.data[i]);
-    return true;
+void pass_schedule_sm90(TileProgram *p, TileKernel *k, const PassOptions *o) {
+    if (in_roles(p, k))
+        schedule_roles(p, k);
+    else
+        pass_schedule_sm80(p, k, o);
+    if (is_wide(k)) sm90_fly_wide(p, k);
 }

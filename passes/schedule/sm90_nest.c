@@ -63,10 +63,7 @@ static bool fits_product(const TileKernel *k, const TileOp *op) {
 
 // What comes by tensor copies: tiles of 16-bit elements, and vectors whose rows begin at a multiple of 16 bytes.
 static bool fits_load(const TileProgram *p, const TileOp *op) {
-    const TileTensor *t = &p->tensors.data[op->tensor];
-    if (!is_nested(op) || sm90_piped(op)) return true;
-    return t->role == TENSOR_WORK && t->dtype == DT_F32 && op->results.data[0]->rank == 1 &&
-           tile_is_multiple(t->extent[t->rank - 1], 4);
+    return !is_nested(op) || sm90_piped(op) || pass_is_vector(p, op);
 }
 
 // Whether sums of keys and of values are in different roles.
@@ -523,18 +520,20 @@ static bool goes_behind(const Sm90 *s, const TileOp *store) {
     return !store->add && v->rank == 2 && dtype_half(s->p->tensors.data[store->tensor].dtype);
 }
 
-// All through one, where there is room: each warp has its own part of it.
+// All through one, where there is room: each warp has its own part of it. A warp asks for that once behind the loops.
 void sm90_sum_through(Sm90 *s) {
-    TileOp *roles = s->k->body.first;
+    TileOp *roles = s->k->body.first, *last = NULL;
     TileValue *buffer = NULL;
     while (roles->kind != TILE_ROLE) roles = roles->next;
     for (TileOp *op = tile_next(&s->k->body, NULL); op; op = tile_next(&s->k->body, op)) {
         if (op->kind != TILE_STORE || op->args.n != 1) continue;
         if (op->add ? !tile_may_block(&s->p->tensors.data[op->tensor])
-                    : !buffer || !goes_behind(s, op) || !tile_own_panels(s->p, s->k, buffer))
+                    : !buffer || !goes_behind(s, op) || !tile_own_panels(s->p, s->k, buffer) ||
+                          (last && op->prev != last))
             continue;
         if (!buffer && !buffer_fits(s, op)) return;
         if (!buffer) buffer = buffer_for(s, roles, op);
         tile_arg(s->p, op, buffer);
+        if (!op->add) last = op;
     }
 }

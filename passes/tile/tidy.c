@@ -200,7 +200,7 @@ static void sweep_block(const Live *l, TileProgram *p, TileBlock *b) {
     }
 }
 
-static void remove_unused(TileProgram *p, TileKernel *k) {
+void pass_remove_unused(TileProgram *p, TileKernel *k) {
     Arena *scratch = arena_new();
     Live l = {.arena = scratch, .value = ARENA_ARRAY(scratch, bool, k->nvalues + 1)};
     for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
@@ -219,6 +219,6 @@ void pass_tidy(TileProgram *p) {
         join(p, k);
         forward_carried(k, &k->body);
         simplify_kernel(p, k); // a copy that was forwarded may have made a body simpler
-        remove_unused(p, k);
+        pass_remove_unused(p, k);
     }
 }

@@ -20,7 +20,7 @@ static TileProgram *scheduled(Arena *a, const Stream *s) {
     PassOptions o = options(TARGET_GFX942, DT_BF16);
     TileProgram *p = shaped(a, s);
     Diags diags = diag_list(a);
-    ck_assert(pass_schedule_amd(p, &o, &diags));
+    ck_assert(pass_schedule(p, &o, &diags));
     p->scheduled = true;
     pu_verify(p, p->name, PU_SHAPED);
     return p;

@@ -14,7 +14,7 @@ static TileProgram *scheduled(Arena *a, const Stream *s, bool split) {
     PassOptions o = {.target = *target_get(TARGET_SM80), .dtype = DT_BF16, .split = split};
     TileProgram *p = shaped(a, s, split);
     Diags diags = diag_list(a);
-    ck_assert(pass_schedule_sm80(p, &o, &diags));
+    ck_assert(pass_schedule(p, &o, &diags));
     p->scheduled = true;
     pu_verify(p, p->name, PU_SHAPED);
     return p;

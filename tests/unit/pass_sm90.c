@@ -43,7 +43,7 @@ static TileProgram *scheduled(Arena *a, const Stream *s, Form form, bool share) 
     k->schedule.knobs = sm90_fit(p, k, SHAPE_SHORT, false);
     k->schedule.warps = 4 * k->schedule.knobs.warpgroups;
     if (form == CHOSEN) {
-        ck_assert(pass_schedule_sm90(p, &o, &diags));
+        ck_assert(pass_schedule(p, &o, &diags));
         ck_assert(p->kernels.data[0]->body.last->kind == TILE_ROLE);
     } else {
         Sm90 sm = {.p = p, .k = k, .x = p->pool, .shape = sm90_shape_of(k)};
