@@ -12,7 +12,6 @@
 #include "passes/tile/rewrite.h"
 
 enum {
-    MAX_COLUMNS = 256, // of v in a tile; half of it where a lane has half the registers
     UNIT_COLUMNS = 64,
     HELD = 32,        // of a tile on its way (codegen/amdgpu/copy.c)
     OPERANDS = 32,    // registers for what products read ahead
@@ -230,8 +229,6 @@ static bool choose(const TileProgram *p, const Need *n, const PassOptions *o, Di
     return !why;
 }
 
-static int most_columns(const Target *t) { return t->lanes == 32 ? MAX_COLUMNS / 2 : MAX_COLUMNS; }
-
 static int stages_of_k(const TileProgram *p) {
     int most = 1;
     for (int i = 0; i < p->kernels.n; i++)
@@ -242,7 +239,7 @@ static int stages_of_k(const TileProgram *p) {
 }
 
 static Need need_of(const TileProgram *p, const Target *t, bool same) {
-    int most = most_columns(t), dv = p->Dv < most ? p->Dv : most;
+    int most = pass_most_columns(t), dv = p->Dv < most ? p->Dv : most;
     return (Need){p->D, dv,      dtype_bytes(p->dtype), stages_of_k(p), t, chip_of(t->id),
                   same, p->arena};
 }
@@ -311,7 +308,7 @@ static bool bind(TileProgram *p, TileKernel *k, const Need *n, const Knobs *chos
     take_few_rows(k, n, &own);
     int columns = 0;
     if (k->purpose == PURPOSE_STEPS) columns = pass_steps(p, k, &own.waves);
-    if (!pass_tile_columns(p, k, most_columns(n->t), UNIT_COLUMNS, diags)) return false;
+    if (!pass_tile_columns(p, k, pass_most_columns(n->t), UNIT_COLUMNS, diags)) return false;
     k->schedule =
         (TileSchedule){.lane_axis = -1,
                        .warps = s->waves,
@@ -320,7 +317,8 @@ static bool bind(TileProgram *p, TileKernel *k, const Need *n, const Knobs *chos
                        .knobs = *s};
     // The backward contracts columns of v, too.
     int contracted = wmma(n) ? 16 : 32, values = tile_is_backward(p) ? contracted : s->matrix_rows;
-    Extents e = {columns ? columns : rows_of(s), s->keys, contracted, values, most_columns(n->t)};
+    Extents e = {columns ? columns : rows_of(s), s->keys, contracted, values,
+                 pass_most_columns(n->t)};
     pass_fit_together(p, k, &e, *s, s->waves, n->elem == 2 ? 32 : s->matrix_rows);
     k->schedule.knobs.keys = e.step;
     pass_bind_all(p, k, &e);

@@ -56,6 +56,7 @@ enum { HOST_FEW = 8, FEW_QUERIES = 16 };
 // The axis of the columns of v and o; -1: the kernel has none. How many columns a tile has.
 int pass_value_axis(const TileProgram *p, const TileKernel *k); // passes/tile/columns.c
 int pass_value_columns(const TileProgram *p, const TileKernel *k);
+int pass_most_columns(const Target *t); // of v in a tile of a GPU
 // Where v has more than `most` columns, the grid goes over blocks of them, of a multiple of `unit`
 // columns. False: an error is in diags.
 bool pass_tile_columns(TileProgram *p, TileKernel *k, int most, int unit, Diags *diags);

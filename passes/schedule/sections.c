@@ -64,7 +64,7 @@ static const Ex *heads_that_stay(const Order *o) {
     const TileProgram *p = o->p;
     const Ex *group = some(o, op(o, EX_DIV, size_of(o, SIZE_HQ), some(o, size_of(o, SIZE_HKV))));
     int row = (p->D + p->Dv) * dtype_bytes(p->dtype);
-    if (o->k->schedule.knobs.said == knobs_of(FORM_SM90_NEST)) {
+    if (pass_nest(o->k)) {
         const Ex *queries = op(o, EX_MUL, some(o, size_of(o, SIZE_SQ)), group);
         const Ex *room = rows_in_cache(o, row + p->D * dtype_bytes(DT_F32));
         return some(o, op(o, EX_DIV, room, queries));
@@ -109,6 +109,7 @@ static int wish(const TileKernel *k) {
     const Knobs *s = &k->schedule.knobs;
     if (s->said == knobs_of(FORM_SM90)) return s->section;
     if (s->said == knobs_of(FORM_SM90_NEST)) return is_masked(k->mask) ? TILES : 1;
+    if (pass_nest(k)) return is_masked(k->mask) ? TILES : 0;
     return rows_differ(k) && k->purpose != PURPOSE_PART && k->purpose != PURPOSE_COMBINE ? TILES
                                                                                          : 0;
 }

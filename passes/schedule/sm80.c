@@ -472,6 +472,8 @@ bool pass_tile_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
         TileKernel *k = p->kernels.data[i];
         bool is_few = sm80_is_few(k), gradients = k->purpose == PURPOSE_GRADIENTS;
         bool free = !o->schedule.said;
+        if (tile_is_backward(p) && !pass_tile_columns(p, k, MAX_COLUMNS, UNIT_COLUMNS, diags))
+            return false; // so that what has room is known
         Knobs s = is_few ? few : gradients && free ? for_gradients(p, k, main) : main;
         if (k->purpose == PURPOSE_DELTA && free) // several sums over pairs, each of two scores
             s = with_registers(p, k, with_room(p, k, s), registers_for(p, s) / 2);

@@ -9,6 +9,7 @@
 //
 // So as a `nest`, where dq is summed in f32 workspace unless it is f32 itself, and a last kernel converts it. Otherwise dq has a
 // kernel of its own over tiles of queries, and each number is added up in one order. A pair that takes no part is selected to 0 in the weight and in each gradient.
+#include "passes/schedule/schedule.h"
 #include "passes/tile/gradients.h"
 
 #include <assert.h>
@@ -716,7 +717,8 @@ TileProgram *pass_build_backward(Arena *a, const Backward *back, const PassOptio
     if (o->batch) grad_places(&n, &placed), n.back = &placed;
     TilePlan plan = {0};
     build_delta(&n);
-    if (n.by_element && !nest && columns_of_keys(&n) > MOST_COLUMNS) {
+    bool wide = row->Dv > pass_most_columns(&o->target); // dv has blocks of columns, and dk has not
+    if (n.by_element && !nest && (wide || columns_of_keys(&n) > MOST_COLUMNS)) {
         build_keys(&n, "values", false, false, true);
         build_keys(&n, "keys", false, true, false);
     } else {

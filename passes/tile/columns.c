@@ -10,7 +10,8 @@
 //
 // Parts that each sequence has of its own stay last, since all sequences' are numbered together.
 // Each block computes the scores again. What is one number for a row is stored by the first of them.
-// Holds afterwards: the last block may have fewer columns than its extent.
+// Where all that is made of the columns is sums over them (of a backward: delta, the gradient of a
+// weight) the axis stays whole. Holds afterwards: the last block may have fewer columns than its extent.
 #include "passes/schedule/schedule.h"
 #include "passes/tile/rewrite.h"
 
@@ -19,7 +20,8 @@ int pass_value_axis(const TileProgram *p, const TileKernel *k) {
         if (op->kind != TILE_LOAD && op->kind != TILE_STORE) continue;
         const TileTensor *t = &p->tensors.data[op->tensor];
         bool sums = t->role == TENSOR_STATE || t->role == TENSOR_STATE0;
-        if (t->role == TENSOR_V || t->role == TENSOR_O || sums) return op->coord[t->rank - 1].axis;
+        bool values = t->role == TENSOR_V || t->role == TENSOR_O || t->role == TENSOR_DO;
+        if (values || sums) return op->coord[t->rank - 1].axis;
     }
     return -1;
 }
@@ -29,12 +31,26 @@ int pass_value_columns(const TileProgram *p, const TileKernel *k) {
     return axis >= 0 && k->axes[axis].extent ? k->axes[axis].extent : p->Dv;
 }
 
-// A sum over all columns of a row (a norm of the output) needs them in one place.
+int pass_most_columns(const Target *t) {
+    bool half = t->kind == KIND_AMDGPU && t->lanes == 32; // the registers of a lane
+    return half ? 128 : 256;
+}
+
+// A sum over all columns of a row (a norm of the output, the gradient of a weight) needs them in one place.
 static bool reduced(const TileKernel *k, int axis) {
-    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
+        if (op->kind == TILE_MMA && tile_contracted_axis(op) == axis) return true;
         for (int i = 0; op->kind == TILE_MAP && i < op->outs.n; i++)
             if (op->outs.data[i].reduce != EX_CONST && op->outs.data[i].reduce_axis == axis)
                 return true;
+    }
+    return false;
+}
+
+// Whether products are added up along the columns, which takes registers for each of them.
+static bool accumulated(const TileKernel *k, int axis) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (op->kind == TILE_MMA && tile_has_axis(op->results.data[0], axis)) return true;
     return false;
 }
 
@@ -57,7 +73,11 @@ bool pass_tile_columns(TileProgram *p, TileKernel *k, int most, int unit, Diags 
     if (axis < 0 || k->axes[axis].extent || !k->axes[axis].whole) return true;
     int size = k->axes[axis].size->i, blocks = (size + most - 1) / most;
     if (blocks == 1) return true;
-    bool whole = reduced(k, axis) || k->ngrid == TILE_MAX_GRID;
+    bool sums = reduced(k, axis), whole = sums || k->ngrid == TILE_MAX_GRID;
+    if (sums && !accumulated(k, axis)) {
+        pass_bind(p, k, axis, pass_padded(size, unit));
+        return true;
+    }
     if (whole && !diags) return true;
     if (whole) {
         diag_error(diags, k->body.first ? k->body.first->span : (Span){0},

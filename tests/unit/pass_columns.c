@@ -1,7 +1,7 @@
 // Values in blocks of columns over the grid: on small tiles of odd sizes every schedule gives what
 // the interpreter gives without blocks, whether or not the last block is full; what is one number
 // for a row is stored once.
-#include "pass_util.h"
+#include "backward_util.h"
 #include "passes/schedule/sm90.h"
 
 static const PuTiles tiles = {4, 3};
@@ -94,4 +94,20 @@ ARENA_TEST(a_norm_of_the_output_is_refused) {
     const Stream *s = pu_stream(a, "t.attn", text, 512, NULL);
     ck_assert_ptr_null(pass_pipeline(a, s, &o, &diags));
     ck_assert_int_eq(diags.errors, 1);
+}
+
+// Of a backward: columns of dv are computed in blocks; those that a weight's gradient is a sum over are not, nor those of delta.
+TEST(gradients_of_wide_values) {
+    static const char *const texts[] = {
+        "attention a { dim D = 32, Dv = 512; score(q, k) = dot(q, k) * 0.2; modify(s) = max(s, 0); "
+        "mask(b, h, i, j) = j <= i; normalize(s) = s / Sk; }",
+        "import std.normalization; attention a { dim D = 256, Dv = 512; score(q, k) = dot(q, k) * "
+        "0.06; mask(b, h, i, j) = j <= i; normalize(s) = retention(s); }",
+        "import std.normalization; attention a { dim D = 16, Dv = 320; score(q, k) = dot(q, k) * "
+        "0.2; normalize(s) = softmax(s); }",
+    };
+    static const TargetId gpus[] = {TARGET_SM80, TARGET_SM90A, TARGET_GFX942};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        for (size_t t = 0; t < sizeof gpus / sizeof *gpus; t++)
+            check_scheduled("wide", texts[i], gpus[t], i ? DT_BF16 : DT_F16);
 }
