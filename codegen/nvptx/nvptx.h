@@ -35,7 +35,9 @@ Val nv_tile_offset(Cg *cg, const TileShared *t, Val row, Val col);
 // As it reads (f32, i32, i1); layout: of the thread, for what lies elsewhere than in registers.
 Val nv_element(Cg *cg, const TileValue *v, int layout, const int *part);
 
-void nv_strip_map(Cg *cg, const TileOp *op); // strip.c
+Val nv_strip_group(Cg *cg);                    // the number of those who have a strip together
+Val nv_strip_base(Cg *cg, const TileValue *v); // where theirs begins
+void nv_strip_map(Cg *cg, const TileOp *op);   // strip.c
 
 // ---- tiles that lie the other way round (turned.c)
 bool nv_is_turned_store(Cg *cg, const TileOp *op, const TileValue *v);

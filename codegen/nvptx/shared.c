@@ -22,22 +22,52 @@ Val nv_tile_offset(Cg *cg, const TileShared *t, Val row, Val col) {
     return cg_add(cg, at, cg_times(cg, row, t->pitch));
 }
 
-static Val load_at(Cg *cg, const TileValue *v, Ty type, int offset, unsigned align) {
+// ---- strips (strip.c)
+
+Val nv_strip_group(Cg *cg) {
+    const NvState *s = nv_state(cg);
+    return s->roles ? s->roles->group : s->warp;
+}
+
+Val nv_strip_base(Cg *cg, const TileValue *v) {
+    const NvState *s = nv_state(cg);
+    Val mine = cg_times(cg, nv_strip_group(cg), tile_strip_pitch(cg->k, v));
+    return cg_add(cg, cg_plus(cg, s->shared, s->gpu.offset[v->id]), mine);
+}
+
+static Val load_at(Cg *cg, const TileValue *v, Val from, Ty type, int offset, unsigned align) {
     Val by = cg_i32(cg, offset * dtype_bytes(v->dtype));
-    Val x = cg_load(cg, type, cg_element(cg, cg->i8, cg->value[v->id].mem, by));
+    Val x = cg_load(cg, type, cg_element(cg, cg->i8, nv_shared_ptr(cg, from), by));
     LLVMSetAlignment(x, align);
     return x;
 }
 
-// Columns come in pairs: one load for both.
-static Val strip_element(Cg *cg, const TileValue *v, const int *part) {
-    unsigned elem = (unsigned)dtype_bytes(v->dtype);
+// Registers go by two neighbours along an axis.
+static bool has_pairs(const Cg *cg, int layout, int axis) {
+    const LayoutDigit *first = &cg->k->layouts.data[layout].is.digit[0];
+    return first->place == LAYOUT_REG && first->axis == axis && first->step == 1 &&
+           first->count == 2;
+}
+
+// As the layout of who reads it has its columns. Of those that come in pairs one load for both.
+static Val strip_element(Cg *cg, const TileValue *v, int layout, const int *part) {
+    int elem = dtype_bytes(v->dtype), column = v->axis[v->rank - 1], col = part[column];
     Ty t = cg_dtype(cg, v->dtype);
-    int col = part[v->axis[v->rank - 1]];
-    if (v->rank == 2) return cg_read(cg, load_at(cg, v, t, part[v->axis[0]] - col, elem), v->dtype);
-    Val both = load_at(cg, v, cg_vector(t, 2), col & ~1, 2 * elem);
+    Val here = cg_thread_part(cg, layout, column);
+    if (v->rank == 2) {
+        Val row = cg_thread_part(cg, layout, v->axis[0]);
+        row = cg_sub(cg, row, cg_times(cg, nv_strip_group(cg), tile_strip_rows(cg->k, v)));
+        here = cg_plus(cg, cg_sub(cg, row, here), cg->k->axes[column].extent - 1);
+        col = part[v->axis[0]] - col;
+    }
+    Val from = cg_add(cg, nv_strip_base(cg, v), cg_times(cg, here, elem));
+    if (v->rank == 2 || !has_pairs(cg, layout, column))
+        return cg_read(cg, load_at(cg, v, from, t, col, (unsigned)elem), v->dtype);
+    Val both = load_at(cg, v, from, cg_vector(t, 2), col & ~1, 2 * (unsigned)elem);
     return cg_read(cg, cg_extract(cg, both, cg_i32(cg, col & 1)), v->dtype);
 }
+
+// ---- any tile
 
 // Of a tile in shared memory that a map has in registers (turned.c).
 static Val fetched_element(Cg *cg, const TileValue *v, int layout, const int *part) {
@@ -47,11 +77,8 @@ static Val fetched_element(Cg *cg, const TileValue *v, int layout, const int *pa
     return nv_unpack(cg, v->dtype, cg->value[v->id].e[number / 2], number % 2);
 }
 
-// Registers go by two neighbours.
 static bool is_of_pairs(const Cg *cg, const TileValue *v, int layout) {
-    const LayoutDigit *first = &cg->k->layouts.data[layout].is.digit[0];
-    return v->rank == 1 && v->dtype == DT_F32 && first->place == LAYOUT_REG &&
-           first->axis == v->axis[0] && first->step == 1 && first->count == 2;
+    return v->rank == 1 && v->dtype == DT_F32 && has_pairs(cg, layout, v->axis[0]);
 }
 
 Val nv_element(Cg *cg, const TileValue *v, int layout, const int *part) {
@@ -61,7 +88,7 @@ Val nv_element(Cg *cg, const TileValue *v, int layout, const int *part) {
     if (piped && is_of_pairs(cg, v, layout)) return nv90_number(cg, v, layout, part[v->axis[0]]);
     if (v->home == HOME_SHARED && cg->value[v->id].e) return fetched_element(cg, v, layout, part);
     if (v->home == HOME_SHARED) return cg_shared_element(cg, v, layout, part);
-    if (v->home == HOME_STRIP) return strip_element(cg, v, part);
+    if (v->home == HOME_STRIP) return strip_element(cg, v, layout, part);
     const CgFragment *f = cg_fragment(cg, v);
     Val e = cg->value[v->id].e[cg_slot(f, part)];
     if (f->each == 1) return e;

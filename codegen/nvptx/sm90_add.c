@@ -217,8 +217,16 @@ void nv90_add_through(Cg *cg, const TileOp *op) {
     give_parts(cg);
 }
 
+// What stands instead of a place for sums: nothing, or where it is told that the tile's are there. As every note before the parts are taken: that barrier, too, stands between who writes
+// it and who reads it.
+static void end_of_tile(Cg *cg) {
+    bool tells = cg->k->schedule.finish;
+    write_note(cg, tells ? nv90_told(cg) : cg_i64(cg, 0), cg_i32(cg, tells ? SUMMED : NOTHING));
+    take_parts(cg);
+}
+
 void nv90_own_buffer(Cg *cg) {
-    if (nv90_state(cg)->note) take_parts(cg);
+    if (nv90_state(cg)->note) end_of_tile(cg);
 }
 
 static bool stores_behind(const TileOp *role, const TileValue *buffer) {
@@ -231,21 +239,19 @@ static bool stores_behind(const TileOp *role, const TileValue *buffer) {
 // At the end of a tile.
 void nv90_tile_is_summed(Cg *cg) {
     const TileOp *role = nv90_state(cg)->role, *add = adds_through(role);
-    bool tells = cg->k->schedule.finish, own = add && stores_behind(role, add->args.data[1]);
-    if (!nv90_state(cg)->note || (!own && !tells)) return;
+    bool own = add && stores_behind(role, add->args.data[1]);
+    if (!nv90_state(cg)->note || (!own && !cg->k->schedule.finish)) return;
     if (own)
         nv90_bulk_wait_read(cg, 0);
     else
-        take_parts(cg);
-    Val to = tells ? nv90_told(cg) : cg_i64(cg, 0);
-    write_note(cg, to, cg_i32(cg, tells ? SUMMED : NOTHING));
+        end_of_tile(cg);
     give_parts(cg);
 }
 
 void nv90_sums_end(Cg *cg) {
     if (!nv90_state(cg)->note) return;
-    take_parts(cg);
     write_note(cg, cg_i64(cg, 0), cg_i32(cg, END));
+    take_parts(cg);
     give_parts(cg);
 }
 

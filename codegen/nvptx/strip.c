@@ -7,26 +7,11 @@
 //
 //     rank 1    column                  rank 2    row - column + (columns - 1)
 //
-// so that a thread reads at a constant distance from one address. Strips of different steps lie in
+// so that a thread reads at a constant distance from one address for each layout. Strips of different steps lie in
 // the same place; before they are written all have read the last ones.
 #include "codegen/nvptx/sm90.h"
 
 // ---- making one
-
-static int columns_of(Cg *cg, const TileValue *v) {
-    return cg->k->axes[v->axis[v->rank - 1]].extent;
-}
-
-static Val group_number(Cg *cg) {
-    const NvState *s = nv_state(cg);
-    return s->roles ? s->roles->group : s->warp;
-}
-
-static Val base_of(Cg *cg, const TileValue *v) {
-    const NvState *s = nv_state(cg);
-    Val mine = cg_times(cg, group_number(cg), tile_strip_pitch(cg->k, v));
-    return cg_add(cg, cg_plus(cg, s->shared, s->gpu.offset[v->id]), mine);
-}
 
 typedef struct At { // the current number
     const TileOp *op;
@@ -46,8 +31,8 @@ static Val strip_pos(Cg *cg, CgElem *elem, int axis) {
     Val first = cg_times(cg, cg->tile[axis], a->extent);
     if (v->rank == 1) return cg_add(cg, first, at->index);
     if (axis != v->axis[0]) return first;
-    first = cg_add(cg, first, cg_times(cg, group_number(cg), tile_strip_rows(cg->k, v)));
-    return cg_add(cg, first, cg_plus(cg, at->index, 1 - columns_of(cg, v)));
+    first = cg_add(cg, first, cg_times(cg, nv_strip_group(cg), tile_strip_rows(cg->k, v)));
+    return cg_add(cg, first, cg_plus(cg, at->index, 1 - cg->k->axes[v->axis[1]].extent));
 }
 
 static Val number(Cg *cg, const TileOp *op, Val index) {
@@ -80,17 +65,9 @@ void nv_strip_map(Cg *cg, const TileOp *op) {
         if ((i + 1) * threads > n) at[i] = cg_intrinsic(cg, "llvm.smin", &cg->i32, 1, last, 2);
         x[i] = cg_write(cg, number(cg, op, at[i]), v->dtype);
     }
-    Val base = base_of(cg, v);
+    Val base = nv_strip_base(cg, v);
     if (!tile_is_strip(op->prev)) meet(cg);
     for (int i = 0; i < chunks; i++)
         cg_store(cg, x[i], nv_shared_ptr(cg, cg_add(cg, base, cg_times(cg, at[i], elem))));
     if (!tile_is_strip(op->next)) meet(cg);
-    int layout = tile_common_layout(cg->k, op, v->axis, v->rank); // of what reads it
-    Val col = cg_thread_part(cg, layout, v->axis[v->rank - 1]), here = col;
-    if (v->rank == 2) {
-        Val row = cg_thread_part(cg, layout, v->axis[0]);
-        row = cg_sub(cg, row, cg_times(cg, group_number(cg), tile_strip_rows(cg->k, v)));
-        here = cg_plus(cg, cg_sub(cg, row, col), columns_of(cg, v) - 1);
-    }
-    cg->value[v->id].mem = nv_shared_ptr(cg, cg_add(cg, base, cg_times(cg, here, elem)));
 }

@@ -843,15 +843,8 @@ TileProgram *pass_build(Arena *a, const Stream *s, const PassOptions *o) {
     p->dtype = o->dtype;
     b.tf32 = o->tf32;
     if (!pass_may_fix_shift(s, &b.fixed, &b.extremum) || o->dtype != DT_BF16) b.fixed = -1;
+    b.weights = b.fixed;
     b.far = b.fixed >= 0 && p->target == TARGET_SM90A;
-    b.empty = s->empty;
-    if (b.empty && b.fixed >= 0) { // a sink's shift stays finite, whatever keys the extremum saw
-        const Ex *sum = ex_sym(row->pool, SYM_STATE, b.fixed, EX_F32), *stay;
-        bool kept = o->phase == PHASE_PART || o->phase == PHASE_COMBINE;
-        stay = kept ? ex_bool(row->pool, b.far) : ex_symbol(row->pool, SYM_STAY);
-        b.empty = ex_select(row->pool, stay, ex_2(row->pool, EX_EQ, sum, ex_f32(row->pool, 0.0f)),
-                            s->empty);
-    }
     p->D = row->D;
     p->Dv = row->Dv;
     tile_sizes(p, &row->sizes);

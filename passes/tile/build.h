@@ -46,8 +46,7 @@ typedef struct Build {
     bool tf32; // products
     bool far;  // parts leave shifts that are more than f32's exponents apart
     int fixed; // the state that sums the weights where shifts may stay in full tiles; -1: they may not
-    int extremum;    // the state that such a shift is made of
-    const Ex *empty; // whether a row has no key, over states; NULL: nobody needs to know
+    int weights, extremum; // what sums them in any kernel; the state that such a shift is made of
     TileKernel *k;
     TileBlock *block;
     int axis[AX_COUNT];    // of the kernel, by role; -1: it has none

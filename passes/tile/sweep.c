@@ -7,6 +7,7 @@
 #include "passes/derive/magnitude.h"
 #include "passes/tile/build.h"
 
+#include <float.h>
 #include <math.h>
 
 typedef struct Sweep {
@@ -359,13 +360,29 @@ static TileValue *aggregated(Build *b, TileValue *acc) {
     const Ex *e = build_of(b, acc);
     for (int i = 0; i < n; i++) {
         const Ex *f = build_of(b, factor[i]);
-        e = ex_2(x, EX_MUL, e, b->empty ? ex_select(x, b->empty, ex_f32(x, 0.0f), f) : f);
+        e = ex_2(x, EX_MUL, e, s->empty ? ex_select(x, s->empty, ex_f32(x, 0.0f), f) : f);
     }
     return build_map(b, "agg", DT_F32, AX_M, AX_E, e);
 }
 
+// Where shifts stay, that of a row with a sink is finite from the beginning, and no key may ever have moved it: its extremum,
+// by which rows without a key are known, is then the number next to that of such a row. The sum tells.
+static void show_keys(Build *b) {
+    ExPool *x = b->pool;
+    if (!b->s->empty || !b->far) return;
+    bool parts = b->phase == PHASE_PART || b->phase == PHASE_COMBINE;
+    bool max = b->s->states.data[b->extremum].op == EX_ROWMAX;
+    const Ex *stay = parts ? ex_bool(x, true) : ex_symbol(x, SYM_STAY),
+             *sum = ex_sym(x, SYM_STATE, b->weights, EX_F32),
+             *best = ex_sym(x, SYM_STATE, b->extremum, EX_F32);
+    const Ex *some = ex_2(x, EX_AND, stay, ex_2(x, EX_NE, sum, ex_f32(x, 0)));
+    const Ex *near = ex_2(x, max ? EX_MAX : EX_MIN, best, ex_f32(x, max ? -FLT_MAX : FLT_MAX));
+    build_bind(b, SYM_STATE, b->extremum, build_row(b, "best", ex_select(x, some, near, best)));
+}
+
 void build_finish(Build *b, TileValue *acc) {
     const RowProgram *row = b->row;
+    show_keys(b);
     build_finished(b);
     for (int i = 0; i < row->emits.n; i++) {
         TileValue *v = build_row(b, row->emits.data[i].name, b->s->emits.data[i]);

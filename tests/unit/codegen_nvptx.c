@@ -248,6 +248,29 @@ ARENA_TEST(vectors) {
     ck_assert_int_ge(beyond, loops * (columns - 1));
 }
 
+// A strip of columns, which lie in pairs in the first layout, and along the lanes of a warp in the one of who reads it.
+ARENA_TEST(strips_by_layout) {
+    static const char text[] =
+        "program t scheduled target sm_80 dtype bf16 dims D=8 Dv=8\n"
+        "tensor q: bf16[B, H, Sq, 8] q\ntensor k: bf16[B, Hkv, Sk, 8] k\n"
+        "tensor w: f32[B, H, Sq, Sk] emit 0\nplan t\n"
+        "kernel t\naxis M: Sq tile 16\naxis N: Sk tile 8\naxis D: 8 whole tile 8\n"
+        "grid b: B\ngrid h: H\ngrid M: ((Sq + 15) / 16)\n"
+        "layout a: reg(N%2, M/8%2) lane(N/2%4, M%8)\n"
+        "layout b: reg(M%2, M/8%2) lane(M/2%4, N%8)\n"
+        "mask (N.pos < Sk)\nschedule warps 1\n{\n"
+        "loop N from 0 to ((Sk + 7) / 8) {\n"
+        "%x: f32[N] in strip = map [N] () { sin(f32(N.pos)) }\n"
+        "%y: f32[M, N] @b = map [M, N] (%x) { (%x * f32(M.pos)) }\n"
+        "store w[b, h, M:, N:] = %y\nyield\n}\n}\n";
+    Diags diags = diag_list(a);
+    TileProgram *p = tile_parse(a, text, strlen(text), &diags);
+    test_good(p && tile_verify(p, &diags), &diags);
+    const char *ptx = ptx_emitted(p, &diags);
+    ck_assert_int_eq(count(ptx, "ld.shared.f32"), 1);
+    ck_assert_int_eq(count(ptx, "ld.shared.v2.f32"), 0);
+}
+
 // What masks and biases cost an element: a weight that cannot be -inf is not looked at, a sigmoid's
 // scale goes into the sum before it, an interval of keys is a bit of a word for each row, and a bias linear in the
 // key one multiply-add.

@@ -179,6 +179,36 @@ TEST(tight_by_choice) {
     }
 }
 
+// What a forward whose shifts stay has saved tells which rows have keys, also where none of them moved the shift that a sink began with. In
+// parts, too.
+ARENA_TEST_EACH(of_shifts_that_stay, 0, 4) {
+    static const int32_t launch[] = {1, 2, 1, 100, 500, 400};
+    static const char *const texts[] = {
+        "softmax_with_sink(s, sink[h] + 9); }",
+        "{ let m = max(rowmax(s), sink[h] + 9); let l = rowsum(exp(s - m)) + exp(sink[h] + 9 - m); "
+        "emit lse = m + log(l); return exp(s - m) / l; } }",
+    };
+    const char *by = texts[_i % 2],
+               *text =
+                   arena_printf(a,
+                                "import std.mask; import std.normalization; attention a { dim D = "
+                                "64; input sink: f32[H] grad; score(q, k) = dot(q, k) * 0.2; "
+                                "mask(b, h, i, j) = window(i, j, 300); normalize(s, b, h) %s%s",
+                                *by == '{' ? "" : "= ", by);
+    Diags diags = diag_list(a);
+    Case c = {.a = a};
+    PassOptions host = {.target = *target_get(TARGET_HOST), .dtype = DT_F32},
+                o = {.target = *target_get(TARGET_SM90A), .dtype = DT_BF16, .shape = SHAPE_SHORT};
+    host.saves = o.saves = c.b =
+        pass_backward(a, pu_stream(a, "t.attn", text, 64, &c.v)->written, NULL);
+    o.split = _i > 1;
+    o.schedule = pu_knobs("keys=64,part_keys=16,fixed_shift=1");
+    c.forward = pass_pipeline(a, c.b->s, &o, &diags);
+    c.backward =
+        shaped(a, pass_build_backward(a, c.b, &host, true, &diags), (PuTiles){0, 0}, "sink");
+    check_one(&c, launch, text);
+}
+
 // A table of distances gets its gradient in the nest, too.
 TEST(of_tables) {
     static const char *const texts[] = {
