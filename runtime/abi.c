@@ -428,8 +428,8 @@ static const char *verify_variant(const AbiMeta *m, const AbiVariant *v) {
     if (why) return why;
     if (v->family >= ABI_FAMILY_COUNT || v->phase >= ABI_PHASE_COUNT)
         return "a variant is of an unknown kind";
-    bool parts = v->phase >= ABI_PART;
-    if (parts && v->family != ABI_ATTENTION) return "a variant is of an unknown kind";
+    bool of_rows = v->phase == ABI_COMBINE || v->phase >= ABI_PIECE;
+    if (of_rows && v->family != ABI_ATTENTION) return "a variant is of an unknown kind";
     bool dense = v->layout == ABI_LAYOUT_DENSE, paged = v->layout == ABI_LAYOUT_PAGED;
     bool back = v->phase == ABI_BWD && v->family == ABI_ATTENTION && !paged;
     bool forward = v->phase == ABI_FWD || v->phase == ABI_PART || v->phase == ABI_COMBINE;

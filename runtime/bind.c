@@ -63,7 +63,9 @@ static int find_tensor(const AbiVariant *v, const char *name) {
     return -1;
 }
 
-static bool is_part(const AbiVariant *v) { return v->phase >= ABI_PART; }
+static bool is_part(const AbiVariant *v) { // of an attention
+    return v->phase >= ABI_PART && v->family == ABI_ATTENTION;
+}
 
 static bool is_dense(const AbiVariant *v) { return v->layout == ABI_LAYOUT_DENSE; }
 

@@ -188,10 +188,13 @@ static bool has_kv(Compile *c) {
 static bool has_parts(Compile *c) {
     bool states = c->options.phases & COMPILE_PART, pieces = c->options.phases & COMPILE_PIECE;
     if (!states && !pieces) return true;
-    if (c->recurrences.n)
+    if (c->recurrences.n && pieces)
         diag_error(&c->diags, c->recurrences.data[0]->span,
-                   "recurrence '%s' has no parts: its state goes on from state0",
+                   "recurrence '%s' has no pieces: its state goes on from state0",
                    c->recurrences.data[0]->name);
+    if (c->recurrences.n && c->options.batch)
+        diag_error(&c->diags, c->recurrences.data[0]->span, "no parts of recurrences in layout %s",
+                   batch_name(c->options.batch));
     if (c->rows.n && c->options.batch && c->options.phases & COMPILE_BWD)
         diag_error(&c->diags, c->rows.data[0]->span, "no backward of parts in layout %s",
                    batch_name(c->options.batch));
@@ -300,6 +303,31 @@ static bool has_backward(const Compile *c, const PassOptions *o) {
     return o->saves && (!pieces || has_phase(c, COMPILE_FWD | COMPILE_PART));
 }
 
+static bool add_recurrence_phase(Compile *c, int i, const PassOptions *o, TilePhase phase,
+                                 bool scheduled) {
+    PassOptions own = *o;
+    own.phase = phase;
+    const Chunk *chunk = c->chunks.data[i];
+    if (phase == PHASE_FWD || phase == PHASE_PART)
+        return add_tiles(c, scheduled
+                                ? pass_recurrence(c->arena, chunk, &own, &c->diags)
+                                : pass_recurrence_algorithm(c->arena, chunk, &own, &c->diags));
+    const ChunkBack *back = c->chunk_backs.data[i];
+    return add_tiles(c, scheduled
+                            ? pass_recurrence_backward(c->arena, back, &own, &c->diags)
+                            : pass_recurrence_backward_algorithm(c->arena, back, &own, &c->diags));
+}
+
+// Parts alone have a backward of their own.
+static bool add_recurrence(Compile *c, int i, const PassOptions *o, bool scheduled) {
+    bool parts = has_phase(c, COMPILE_PART), whole = has_phase(c, COMPILE_FWD) || !parts;
+    bool back = i < c->chunk_backs.n;
+    return (!has_phase(c, COMPILE_FWD) || add_recurrence_phase(c, i, o, PHASE_FWD, scheduled)) &&
+           (!parts || add_recurrence_phase(c, i, o, PHASE_PART, scheduled)) &&
+           (!parts || !back || add_recurrence_phase(c, i, o, PHASE_PART_BWD, scheduled)) &&
+           (!whole || !back || add_recurrence_phase(c, i, o, PHASE_BWD, scheduled));
+}
+
 bool compile_algorithm(Compile *c) {
     if (!can_run(c)) return false;
     PassOptions o = pass_options(c);
@@ -313,15 +341,8 @@ bool compile_algorithm(Compile *c) {
             !add_tiles(c, pass_backward_algorithm(c->arena, o.saves, &o, &c->diags)))
             return false;
     }
-    for (int i = 0; i < c->chunks.n; i++) {
-        if (has_phase(c, COMPILE_FWD) &&
-            !add_tiles(c, pass_recurrence_algorithm(c->arena, c->chunks.data[i], &o, &c->diags)))
-            return false;
-        if (i < c->chunk_backs.n &&
-            !add_tiles(c, pass_recurrence_backward_algorithm(c->arena, c->chunk_backs.data[i], &o,
-                                                             &c->diags)))
-            return false;
-    }
+    for (int i = 0; i < c->chunks.n; i++)
+        if (!add_recurrence(c, i, &o, false)) return false;
     return true;
 }
 
@@ -356,15 +377,8 @@ bool compile_tiles(Compile *c) {
             !add_tiles(c, pass_backward_program(c->arena, o.saves, &o, &c->diags)))
             return false;
     }
-    for (int i = 0; i < c->chunks.n; i++) {
-        if (has_phase(c, COMPILE_FWD) &&
-            !add_tiles(c, pass_recurrence(c->arena, c->chunks.data[i], &o, &c->diags)))
-            return false;
-        if (i < c->chunk_backs.n &&
-            !add_tiles(c,
-                       pass_recurrence_backward(c->arena, c->chunk_backs.data[i], &o, &c->diags)))
-            return false;
-    }
+    for (int i = 0; i < c->chunks.n; i++)
+        if (!add_recurrence(c, i, &o, true)) return false;
     return c->diags.errors == 0;
 }
 

@@ -144,7 +144,7 @@ void cg_cooperative_map(Cg *cg, const TileOp *op);
 
 // The backward of a recurrence, or a kernel of one chunk: a block has a few warps, which have nothing else to do while they wait.
 static inline bool cg_recurs_back(const Cg *cg) {
-    return cg->p->recurrence && (cg->p->phase == PHASE_BWD || cg->k->purpose == PURPOSE_ONE_CHUNK);
+    return cg->p->recurrence && (tile_is_backward(cg->p) || cg->k->purpose == PURPOSE_ONE_CHUNK);
 }
 // ---- operations of all threads whose operands and results lie in shared memory (together.c)
 bool cg_is_together(Cg *cg, const TileOp *op);

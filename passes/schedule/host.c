@@ -101,7 +101,7 @@ static bool choose(const TileProgram *p, TileKernel *k, const PassOptions *o, Di
                  .keys = keys_of(&o->target, k, columns)};
     if (is_chunked(k) && k->axes[tile_grid_axis(k)].size->op == EX_CONST) {
         s->rows = columns_of_chunks(k, lanes);
-        s->keys = p->phase == PHASE_FWD  ? HOST_CHUNK
+        s->keys = !tile_is_backward(p)   ? HOST_CHUNK
                   : pairs_of_channels(p) ? BACK_CHANNELS
                                          : BACK_CHUNK;
     }

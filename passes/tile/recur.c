@@ -577,10 +577,10 @@ int recur_tensor(Recur *r, const char *name, TensorRole role, Dtype t, int heads
     return tile_tensor(r->p, x);
 }
 
-// q, k, v, the inputs and state0.
+// q, k, v and the inputs.
 void recur_add_operands(Recur *r, Dtype t) {
     const RecProgram *rec = r->rec;
-    const Ex *S = recur_size(r, RSIZE_S), *D = ex_i32(r->x, rec->D);
+    const Ex *S = recur_size(r, RSIZE_S);
     r->q = recur_tensor(r, "q", TENSOR_Q, t, RSIZE_HQ, S, rec->D);
     r->key = recur_tensor(r, "k", TENSOR_K, t, RSIZE_HK, S, rec->D);
     r->v = recur_tensor(r, "v", TENSOR_V, t, RSIZE_HV, S, rec->Dv);
@@ -597,12 +597,17 @@ void recur_add_operands(Recur *r, Dtype t) {
         tile_tensor(r->p, x);
     }
     if (r->p->batch) places_index_tensors(&r->at);
-    r->state0 = recur_tensor(r, "state0", TENSOR_STATE0, DT_F32, RSIZE_H, D, rec->Dv);
+}
+
+void recur_add_state0(Recur *r) {
+    const Ex *D = ex_i32(r->x, r->rec->D);
+    r->state0 = recur_tensor(r, "state0", TENSOR_STATE0, DT_F32, RSIZE_H, D, r->rec->Dv);
 }
 
 static void add_tensors(Recur *r, Dtype t) {
     const Ex *S = recur_size(r, RSIZE_S), *D = ex_i32(r->x, r->rec->D);
     recur_add_operands(r, t);
+    recur_add_state0(r);
     r->o = recur_tensor(r, "o", TENSOR_O, t, RSIZE_H, S, r->rec->Dv);
     r->state = recur_tensor(r, "state", TENSOR_STATE, DT_F32, RSIZE_H, D, r->rec->Dv);
 }
@@ -725,19 +730,53 @@ TileProgram *recur_program(Arena *a, const RecProgram *rec, const PassOptions *o
     return p;
 }
 
+// What is made before, in the kernels that stand behind it: -1: nothing.
+static Prepare prepared(Recur *r, const PassOptions *o) {
+    Prepare prepare = {.index = -1};
+    if (!recur_prepares(r->c, o)) return prepare;
+    r->p->chunks = pass_size(r->p, "chunks", ex_i32(r->x, 1));
+    recur_prepare(&prepare, r, "prepared", 0, r->p->chunks);
+    return prepare;
+}
+
+// Of the positions at hand: `state`, what they leave that begin with none, and `phi`, what they make of a state: a matrix with erase, a
+// factor for each channel where there are decays, else 1.
+static TileProgram *build_part(Recur *r, const PassOptions *o) {
+    TileProgram *p = r->p;
+    const Ex *D = ex_i32(r->x, r->rec->D);
+    bool erases = r->c->erase.elem != NULL;
+    p->phase = PHASE_PART;
+    recur_add_operands(r, o->dtype);
+    r->state = recur_tensor(r, "state", TENSOR_STATE, DT_F32, RSIZE_H, D, r->rec->Dv);
+    Prepare prepare = prepared(r, o);
+    int from = p->kernels.n;
+    recur_kernel(r, "part", PURPOSE_CHUNK);
+    recur_store(r, r->state, recur_part(r), r->D);
+    if (erases || r->c->decay) {
+        const Ex *rows = erases ? D : ex_i32(r->x, 1);
+        int phi = recur_tensor(r, "phi", TENSOR_STATE, DT_F32, RSIZE_H, rows, r->rec->D);
+        recur_kernel(r, "part_phi", PURPOSE_CHUNK);
+        TileValue *made = recur_transition(r);
+        TileOp *op = tile_op(p, r->k, r->block, TILE_STORE, r->rec->span);
+        recur_set_coords(r, op, phi, ex_symbol(r->x, SYM_H), erases ? r->D : r->E,
+                         erases ? r->E : r->D);
+        tile_arg(p, op, made);
+    }
+    if (p->chunks) recur_cut(&prepare, 0);
+    add_plan(r, NULL, prepare.index, from, p->kernels.n);
+    return p;
+}
+
 TileProgram *pass_build_recurrence(Arena *a, const Chunk *c, const PassOptions *o, int few) {
     const RecProgram *rec = c->rec;
     Recur r = {.arena = a, .x = rec->pool, .c = c, .rec = rec};
     r.p = recur_program(a, rec, o);
+    if (o->phase == PHASE_PART) return build_part(&r, o);
     if (o->batch) places_sizes(&r.at, r.p, 0);
     add_tensors(&r, o->dtype);
     build_chain(&r, "fwd", PURPOSE_CHUNK);
     if (few) build_few(&r, few);
-    Prepare prepare = {.index = -1};
-    if (recur_prepares(c, o)) {
-        r.p->chunks = pass_size(r.p, "chunks", ex_i32(r.x, 1));
-        recur_prepare(&prepare, &r, "prepared", 0, r.p->chunks);
-    }
+    Prepare prepare = prepared(&r, o);
     if (!o->batch) prepare.works = build_segments(&r, prepare.index);
     if (r.p->chunks) recur_cut(&prepare, 0);
     add_plan(&r, NULL, prepare.index, 0, 1);

@@ -118,6 +118,7 @@ TileValue *recur_aggregate(Recur *r, const Read *query,
                            TileValue *o);        // with the bonus and the query's number
 TileValue *recur_finish(Recur *r, TileValue *o); // as `output` says
 void recur_add_operands(Recur *r, Dtype t);
+void recur_add_state0(Recur *r);
 const Ex *recur_clause_of(Clause *c, const Ex *e);
 TileProgram *recur_program(Arena *a, const RecProgram *rec, const PassOptions *o);
 
@@ -157,6 +158,13 @@ void recur_prepare(Prepare *a, Recur *r, const char *name, int works, int chunks
 void recur_cut(Prepare *a,
                int from); // kernels that go from chunk to chunk, from one on, once they are built
 void recur_load_first(TileKernel *k); // of a kernel of one chunk
+
+// What a piece makes of the state before it, Phi S + Psi: in the kernel at hand, Psi, or Phi in its place.   recur_segments.c
+TileValue *recur_part(Recur *r);
+TileValue *recur_transition(Recur *r);
+// Likewise of the gradient of the state behind it, from the last chunk to the first: what the gradient of o adds.
+TileValue *recur_adjoint_part(Recur *r, const Ex *index,
+                              TileValue *(*chunk)(void *ctx, TileValue *state), void *ctx);
 
 // A sequence in segments.   recur_segments.c
 typedef struct Segments {

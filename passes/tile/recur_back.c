@@ -87,7 +87,7 @@ static void before_output(Back *b, TileValue *o) {
         squares = recur_slopes(b, "sq", &g, r->E, ex_symbol(r->x, SYM_SQO));
     }
     if (squares) squares = recur_summed(r, squares, r->E);
-    recur_add_grads(b, &g);
+    if (!b->part) recur_add_grads(b, &g);
     TileOp *map = recur_open(r, r->T, r->E, -1);
     const Ex *e = recur_sum_of_slopes(b, map, &g, r->E, ex_symbol(r->x, SYM_O));
     if (squares) {
@@ -105,9 +105,9 @@ static TileValue *states_chunk(void *ctx, TileValue *state) {
     recur_make_decays(r);
     recur_load_rows(r);
     TileValue *s = recur_operand(r, "s", state);
-    leave(b, b->states, s);
+    if (!b->part) leave(b, b->states, s);
     recur_make_writes(r, w, s);
-    if (solves(b)) recur_store(r, b->solved, w[last_write(b)].x, r->U);
+    if (solves(b) && !b->part) recur_store(r, b->solved, w[last_write(b)].x, r->U);
     if (has_output(b)) before_output(b, recur_output(r, w, s));
     return recur_new_state(r, w, state);
 }
@@ -526,6 +526,7 @@ static void add_tensors(Back *b, Dtype t) {
     static const int heads[] = {RSIZE_HQ, RSIZE_HK, RSIZE_HV};
     int n = 0;
     recur_add_operands(r, t);
+    recur_add_state0(r);
     b->grad_o = b->dout = recur_tensor(r, "do", TENSOR_DO, t, RSIZE_H, S, rec->Dv);
     b->dstate = recur_tensor(r, "dstate", TENSOR_DSTATE, DT_F32, RSIZE_H, D, rec->Dv);
     for (int i = 0; i < 3; i++)
@@ -542,6 +543,18 @@ static void add_tensors(Back *b, Dtype t) {
     for (int i = 0; i < 3 && t != DT_F32; i++)
         b->sums[i] = work(b, sums[i], n++, DT_F32, heads[i], i < 2 ? rec->D : rec->Dv);
     b->works = n;
+}
+
+// Of a part: the gradient of o before `output` is the only workspace.
+static void add_part_tensors(Back *b, Dtype t) {
+    Recur *r = &b->r;
+    const RecProgram *rec = r->rec;
+    const Ex *S = recur_size(r, RSIZE_S), *D = ex_i32(r->x, rec->D);
+    recur_add_operands(r, t);
+    if (has_output(b)) recur_add_state0(r);
+    b->grad_o = b->dout = recur_tensor(r, "do", TENSOR_DO, t, RSIZE_H, S, rec->Dv);
+    b->dstate0 = recur_tensor(r, "dstate0", TENSOR_DSTATE0, DT_F32, RSIZE_H, D, rec->Dv);
+    if (has_output(b)) b->dout = work(b, "dout", b->works++, t, RSIZE_H, rec->Dv);
 }
 
 static const Ex *same_heads(Recur *r) {
@@ -566,18 +579,50 @@ static void add_plan(Back *b, const Ex *when, Run before, Run chains, Run gradie
     VEC_PUSH(r->arena, &r->p->plans, plan);
 }
 
+static const Ex *from_last(Back *b) {
+    Recur *r = &b->r;
+    const Ex *last = ex_2(r->x, EX_SUB, recur_size(r, b->chunks), ex_i32(r->x, 1));
+    return ex_2(r->x, EX_SUB, last, ex_symbol(r->x, SYM_STEP));
+}
+
+static void build_states(Back *b, const char *name) {
+    Recur *r = &b->r;
+    recur_kernel(r, name, PURPOSE_STATES);
+    TileValue *first = recur_first(r, "S", r->state0);
+    recur_chunks(r, "S", first, ex_symbol(r->x, SYM_STEP), states_chunk, b);
+}
+
 static Run build_chains(Back *b) {
     Recur *r = &b->r;
-    const Ex *step = ex_symbol(r->x, SYM_STEP);
     Run run = {r->p->kernels.n, r->p->kernels.n + 2};
-    recur_kernel(r, "states", PURPOSE_STATES);
-    recur_chunks(r, "S", recur_first(r, "S", r->state0), step, states_chunk, b);
+    build_states(b, "states");
     recur_kernel(r, "adjoint", PURPOSE_ADJOINT);
-    const Ex *last = ex_2(r->x, EX_SUB, recur_size(r, b->chunks), ex_i32(r->x, 1));
     TileValue *first = recur_first(r, "F", b->dstate);
-    first = recur_chunks(r, "F", first, ex_2(r->x, EX_SUB, last, step), adjoint_chunk, b);
+    first = recur_chunks(r, "F", first, from_last(b), adjoint_chunk, b);
     recur_store(r, b->dstate0, first, r->D);
     return run;
+}
+
+// `dstate0`, what the gradient of o gives the state before the positions at hand, where none comes behind them.
+static TileProgram *build_part(Back *b, const PassOptions *o) {
+    Recur *r = &b->r;
+    TileProgram *p = r->p;
+    Run before = {0, 0}, none = {0, 0};
+    Prepare prepare;
+    p->phase = PHASE_PART_BWD;
+    add_part_tensors(b, o->dtype);
+    if (recur_prepares(r->c, o)) {
+        recur_prepare(&prepare, r, "part_prepared", b->works, b->chunks);
+        before = (Run){prepare.index, prepare.index + 1};
+    }
+    Run run = {p->kernels.n, 0};
+    if (has_output(b)) build_states(b, "part_states");
+    recur_kernel(r, "part_adjoint", PURPOSE_ADJOINT);
+    recur_store(r, b->dstate0, recur_adjoint_part(r, from_last(b), adjoint_part, b), r->D);
+    run.to = p->kernels.n;
+    if (before.to) recur_cut(&prepare, prepare.index);
+    add_plan(b, NULL, before, run, none, none);
+    return p;
 }
 
 static Run build_segments(Back *b, Segments *s) {
@@ -602,6 +647,8 @@ TileProgram *pass_build_recurrence_backward(Arena *a, const ChunkBack *back, con
     TileProgram *p = r->p = recur_program(a, rec, o);
     p->phase = PHASE_BWD;
     b.chunks = p->chunks = pass_size(p, "chunks", ex_i32(r->x, 1));
+    b.part = o->phase == PHASE_PART_BWD;
+    if (b.part) return build_part(&b, o);
     if (b.by_positions)
         b.all_chunks =
             pass_size(p, "chunks_of_heads",

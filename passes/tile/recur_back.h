@@ -19,6 +19,7 @@ typedef struct Back {
         dsolved;        // what was solved; gradients of the values written, and of those solved
     int to[3], sums[3]; // dq, dk, dv; where they are added up
     int *grad;          // by input: tensor; -1
+    bool part;          // the gradient of the state alone, that what comes for o gives
     bool good;
 } Back;
 

@@ -114,6 +114,8 @@ void recur_segment_kernel(Segments *s, const char *name, TilePurpose purpose) {
         (TileGrid){.sym = SYM_TILE, .axis = s->G, .count = recur_size(s->r, s->number)};
 }
 
+// ---- what a piece makes of the state before it
+
 static TileValue *begun(Recur *r, const Ex *e) {
     return recur_out(r, recur_open(r, r->D, r->E, -1), "S0", e);
 }
@@ -134,16 +136,12 @@ static const char *named(const Segments *s, const char *name) {
     return s->chunks ? arena_printf(s->r->arena, "states_%s", name) : name;
 }
 
-static void build_parts(Segments *s) {
-    Recur *r = s->r;
-    recur_segment_kernel(s, named(s, "parts"), PURPOSE_CHUNK);
+TileValue *recur_part(Recur *r) {
     TileValue *none = begun(r, recur_number(r, 0));
-    leave(s, s->part, recur_chunks(r, "S", none, ex_symbol(r->x, SYM_STEP), next_state, r));
+    return recur_chunks(r, "S", none, ex_symbol(r->x, SYM_STEP), next_state, r);
 }
 
-static void build_transitions(Segments *s) {
-    Recur *r = s->r;
-    recur_segment_kernel(s, named(s, "transitions"), PURPOSE_CHUNK);
+TileValue *recur_transition(Recur *r) {
     r->k->axes[r->E].name = "F";
     r->k->axes[r->E].size = ex_i32(r->x, erases(r) ? r->rec->D : 1);
     const Ex *one = recur_number(r, 1),
@@ -152,6 +150,23 @@ static void build_transitions(Segments *s) {
     r->no_values = true;
     TileValue *phi = recur_chunks(r, "S", all, ex_symbol(r->x, SYM_STEP), next_state, r);
     r->no_values = false;
+    return phi;
+}
+
+TileValue *recur_adjoint_part(Recur *r, const Ex *index,
+                              TileValue *(*chunk)(void *ctx, TileValue *state), void *ctx) {
+    return recur_chunks(r, "F", begun(r, recur_number(r, 0)), index, chunk, ctx);
+}
+
+static void build_parts(Segments *s) {
+    recur_segment_kernel(s, named(s, "parts"), PURPOSE_CHUNK);
+    leave(s, s->part, recur_part(s->r));
+}
+
+static void build_transitions(Segments *s) {
+    Recur *r = s->r;
+    recur_segment_kernel(s, named(s, "transitions"), PURPOSE_CHUNK);
+    TileValue *phi = recur_transition(r);
     if (!erases(r)) {
         TileOp *op = at_segment(s, TILE_STORE, s->transition[0], r->E, r->D);
         tile_arg(r->p, op, phi);
@@ -253,8 +268,7 @@ void recur_segment_adjoints(Segments *s, int first, int last,
                             TileValue *(*chunk)(void *ctx, TileValue *state), void *ctx) {
     Recur *r = s->r;
     recur_segment_kernel(s, "adjoint_parts", PURPOSE_ADJOINT);
-    TileValue *none = begun(r, recur_number(r, 0));
-    leave(s, s->part, recur_chunks(r, "F", none, recur_segment_index(s), chunk, ctx));
+    leave(s, s->part, recur_adjoint_part(r, recur_segment_index(s), chunk, ctx));
     build_starts(s, true, first, last);
 }
 

@@ -145,7 +145,8 @@ class Kernel:
     gradients of emits, o, and what the forward saves: its outputs saved0, saved1, .. [B, H, Sq], which are made if they are asked for.
 
     part, combine: of an artifact made with phase="part" (or "fwd,part") the Kernels that leave the state of a range of keys, and that
-    make results of states; with phase="part,bwd" part.backward makes the gradients of such a range (docs/several-gpus.md).
+    make results of states; with phase="part,bwd" part.backward makes the gradients of such a range. Of a recurrence part makes the map of a range of positions, and there is
+    no combine (docs/several-gpus.md).
 
     piece: of an artifact made with phase="piece" the Kernel whose rows are some of a whole sequence, and whose keys are all that these see."""
 

@@ -1,7 +1,7 @@
 """Recurrences over ranks: each piece of a sequence maps the state S before it to Phi S + Psi.
 
-In: this rank's rows of q, k, v and of the inputs; out: its rows of o, and the state after the last position. With few ranks a piece waits for the state
-behind the one before, which comes by groups of heads; with more, all ranks find Phi and Psi at once, and exchange them."""
+In: this rank's rows of q, k, v and of the inputs; out: its rows of o, and the state after the last position. With few ranks and many heads a piece waits for the
+state behind the one before, which comes by groups of heads; else all ranks find Phi and Psi at once, and exchange them."""
 
 import functools
 import json
@@ -15,10 +15,12 @@ from ._needed import _beside, _inputs, _names, _variant
 from ._spread import Interval, Spread, _length, _Line, _Move, _Travel
 
 
-COLUMNS = 16  # of values that find a factor for each channel
 GROUPS = 8  # of heads, at most: while one rank computes the second group, the next one begins with the state of the first
 LEAST = 1 << 19  # positions of heads in a group: 1 ms of an H100, which is more than the host takes for a call, and fills it
-MAPS = 2  # calls for each position where all ranks work at once
+TURNS: Optional[bool] = None  # True, False: always, never; None: where that takes less time
+SEGMENT, SEGMENTS = 256, 64  # positions of a segment at least, segments of a piece at most
+COLUMNS = 128  # of v, that a block of a GPU has
+CPU = 16  # segments of a CPU that run at once
 
 
 class _Formulas(NamedTuple):
@@ -42,6 +44,7 @@ class _Map(NamedTuple):
     extents: Dict[str, Tuple[str, ...]]  # of each array
     erase: bool  # Phi is a matrix, and otherwise a factor for each channel
     apart: bool  # groups of heads may be called one after the other
+    entries: bool  # segments may be entries of a batch
 
 
 @functools.lru_cache(maxsize=None)
@@ -49,25 +52,12 @@ def _map_of(spec: str) -> _Map:
     rows, extents = _inputs(_torch._rows(spec)[0].partition("\nchunk")[0])
     if _names(_beside(rows, extents, (("t", "S"),)), "t", "S"):
         raise ValueError("the formulas read t or S, which are those of a piece: such a recurrence does not run on a spread sequence")
-    if "\n  value = v\n" not in rows:
-        raise ValueError("the value is another one than v: such a recurrence does not run on a spread sequence")
-    return _Map(extents, "\n  erase = " in rows, not _names(_beside(rows, extents, (("h", "H"),)), "h", "H"))
+    entries = not _names(_beside(rows, extents, (("b", "B"),)), "b", "B") and all("B" in e for e in extents.values() if "S" in e)
+    return _Map(extents, "\n  erase = " in rows, not _names(_beside(rows, extents, (("h", "H"),)), "h", "H"), entries)
 
 
-@functools.lru_cache(maxsize=None)
-def _with_columns(spec: str, D: int, Dv: int, more: int) -> Optional[str]:
-    """The specification for more columns of v, where no formula or input hangs on how many there are."""
-    given = json.loads(spec)
-    given["defines"].pop("Dv", None)
-    wide = json.dumps(given, sort_keys=True)
-    # `!` stands behind an input whose indices are proved to be within it.
-    (rows, extents), other = (_inputs(_torch._rows(wide, D=D, Dv=n)[0].partition("\nchunk")[0].replace("!", "")) for n in (Dv, Dv + more))
-    return wide if (rows, extents) == other and not any("Dv" in e for e in extents.values()) else None
-
-
-def recur(operator: Any, spec: str, given: Dict[str, torch.Tensor], scalars: Dict[str, float], spread: Spread) -> List[torch.Tensor]:
-    """o of this rank's rows, and the state after the last position where it is asked for, the same on all ranks. Phi and Psi are what the kernel
-    makes of the states 1 and 0."""
+def recur(spec: str, given: Dict[str, torch.Tensor], scalars: Dict[str, float], spread: Spread) -> List[torch.Tensor]:
+    """o of this rank's rows, and the state after the last position where it is asked for, the same on all ranks."""
     found, line = _map_of(spec), spread.within
     if line is not spread.between:
         raise ValueError("spread: has two dimensions, and a recurrence is spread over one")
@@ -82,65 +72,52 @@ def recur(operator: Any, spec: str, given: Dict[str, torch.Tensor], scalars: Dic
     call += [("gradients", [n for n, x in given.items() if _torch._wants_gradient(x)]), *sizes.items(), *scalars.items()]
     spread.board.agree(call, spread.always)
 
-    def run(tensors: Dict[str, torch.Tensor], *emit: str, spec: str = spec) -> List[torch.Tensor]:
-        asked = json.dumps({**json.loads(spec), "emit": emit}, sort_keys=True)
-        made: List[torch.Tensor] = operator(list(tensors.values()), list(scalars.values()), ",".join([*tensors, *scalars]), asked)
-        return made
-
     q, k, v = (given[n] for n in ("q", "k", "v"))
-    B, H, D, Dv = q.shape[0], max(x.shape[1] for x in (q, k, v)), q.shape[3], v.shape[3]
-    state = given["state0"] if "state0" in given else q.new_zeros((B, H, D, Dv), dtype=torch.float32)
+    B, H, blocks = q.shape[0], max(x.shape[1] for x in (q, k, v)), -(-v.shape[3] // COLUMNS)
+    state = given["state0"] if "state0" in given else q.new_zeros((B, H, q.shape[3], v.shape[3]), dtype=torch.float32)
     heads = functools.reduce(math.gcd, (x.shape[1] for x in (q, k, v)))
-    most = min(B * H * spread.S // line.ranks // LEAST, GROUPS) if found.apart else 1
+    most = min(B * H * spread.S // line.ranks // LEAST, GROUPS) if found.apart and line.ranks > 1 else 1
     groups = max(g for g in range(1, max(most, 1) + 1) if heads % g == 0)
-    if groups + line.ranks - 1 <= MAPS * groups:
-        arrays = {**{n: x for n, x in given.items() if n != "state0"}, "state0": state}
-        turns = _Turns(line, along, found.extents, groups, list(arrays), scalars, json.dumps({**json.loads(spec), "emit": ["state"]}, sort_keys=True))
-        return list(_ByTurns.apply(turns, *arrays.values()))[: _torch._count(spec)]
-    own, before = [], 0
-    for a, b in line.pieces[line.rank]:
-        own.append({n: x.narrow(along[n], before, b - a) if n in along else x for n, x in given.items() if n != "state0"})
-        before += b - a
-    columns, more = (D, D) if found.erase else (1, COLUMNS)
-    one = torch.eye(D, device=q.device) if found.erase else q.new_ones((), dtype=torch.float32)
-    one, wide = one.expand(B, H, D, more), _with_columns(spec, D, Dv, more)
-    made = []
-    for piece in own:  # Phi is the state behind 1 and values of 0: more columns of the same call, where that fits
-        none = piece["v"].new_zeros((*piece["v"].shape[:3], more))
-        if wide is None:
-            phi, psi = run({**piece, "v": none, "state0": one.contiguous()}, "state")[1], run(piece, "state")[1]
-        else:
-            start = torch.cat([one.new_zeros((B, H, D, Dv)), one], 3)
-            psi, phi = run({**piece, "v": torch.cat([piece["v"], none], 3), "state0": start}, "state", spec=wide)[1].split([Dv, more], 3)
-        made.append(torch.cat([phi[..., :columns].flatten(), psi.flatten()]))
-    nothing = sum(x.flatten()[:0].sum().float() for x in given.values() if x.is_floating_point())  # a rank without rows has gradients, too
-    pairs = torch.stack(made) if made else nothing * q.new_zeros((0, B * H * D * (columns + Dv)), dtype=torch.float32)
-    ends = sorted(at for pieces in line.pieces for at in pieces)
-    places = [[(i, i + 1) for i in (ends.index(at) for at in pieces)] for pieces in line.pieces]
-    pairs = _Line(line.group, line.rank, len(ends), places, line.board).whole(pairs, 0) if line.ranks > 1 else pairs
-    states = [state]
-    for pair in pairs:
-        phi, psi = (x.reshape(B, H, D, -1) for x in pair.split([B * H * D * columns, B * H * D * Dv]))
-        states.append((phi @ states[-1] if found.erase else phi * states[-1]) + psi)
-    rows = [run({**piece, "state0": states[i]})[0] for piece, (i, _) in zip(own, places[line.rank])]
-    o = torch.cat(rows, 2) if rows else v.new_zeros((B, H, 0, Dv))
-    o = o + pairs.flatten()[:0].sum().to(o.dtype)  # the gradient of pairs travels on every rank
-    return [o, states[-1]][: _torch._count(spec)]
+    calls = 3 if found.erase else 2  # for each position, where all ranks work at once; also on one GPU that few heads do not fill
+    turns = groups + line.ranks - 1 <= calls * groups and (2 * B * H * blocks > _at_once(q.device) or line.ranks == 1)
+    arrays = {**{n: x for n, x in given.items() if n != "state0"}, "state0": state}
+    asked = json.dumps({**json.loads(spec), "emit": ["state"]}, sort_keys=True)
+    pieces = _Pieces(line, along, found, groups, list(arrays), scalars, asked, _torch._count(spec) > 1)
+    way: Any = _ByTurns if (turns if TURNS is None else TURNS) else _ByMaps
+    return list(way.apply(pieces, *arrays.values()))[: _torch._count(spec)]
 
 
-class _Turns(NamedTuple):
-    """A piece begins with the state behind the one before, which comes by groups of heads."""
+def _at_once(device: torch.device) -> int:
+    """Blocks of a launch."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else CPU
+
+
+class _Segments(NamedTuple):
+    first: int  # of this rank's rows
+    count: int
+    rows: int  # of each
+
+
+class _Pieces(NamedTuple):
+    """A call: the tensors of this rank's pieces."""
 
     line: _Line
     along: Dict[str, int]  # which dimension of a tensor is spread
-    extents: Dict[str, Tuple[str, ...]]
+    of: _Map
     groups: int
     names: List[str]  # of tensors, the last of which is state0
     scalars: Dict[str, float]
     spec: str  # which gives the state
+    emits: bool  # whether the caller wants it
+
+    @property
+    def call(self) -> Tuple[List[float], str, str]:
+        return list(self.scalars.values()), ",".join([*self.names, *self.scalars]), self.spec
+
+    # ---- groups of heads
 
     def of_group(self, name: str, x: torch.Tensor, g: int) -> torch.Tensor:
-        heads = [1] if name in ("q", "k", "v", "state0", "o") else [d for d, e in enumerate(self.extents[name]) if e == "H"]
+        heads = [1] if name in ("q", "k", "v", "state0", "o") else [d for d, e in enumerate(self.of.extents[name]) if e == "H"]
         for d in heads:
             x = x.narrow(d, g * (x.shape[d] // self.groups), x.shape[d] // self.groups)
         return x
@@ -177,12 +154,60 @@ class _Turns(NamedTuple):
         return _Travel([like[None][:0]], [self.passes(source, [self.line.rank])]).come()[0][0]
 
 
+    # ---- segments
+
+    def segments(self, blocks: int, before: int, at: Interval, device: torch.device) -> List[_Segments]:
+        """Of a piece: as many as run at once, and what is left over behind them."""
+        length = at[1] - at[0]
+        most = min(length // SEGMENT, SEGMENTS, _at_once(device) // max(blocks, 1)) if self.of.entries else 1
+        if most < 2:
+            return [_Segments(before, 1, length)]
+        rows = -(-length // most // 64) * 64
+        all_ = length // rows * rows
+        return [_Segments(before, all_ // rows, rows), *([_Segments(before + all_, 1, length - all_)] if all_ < length else [])]
+
+    def segment(self, name: str, x: torch.Tensor, at: _Segments, b: Optional[int]) -> torch.Tensor:
+        """Those of one entry of the batch, as if each were one; b is None: one of all entries."""
+        extents = self.of.extents.get(name, ("B", "H", "S", "D"))
+        if "S" in extents:
+            x = x.narrow(extents.index("S"), at.first, at.count * at.rows)
+        if b is None or "B" not in extents:
+            return x
+        batch = extents.index("B")
+        if "S" not in extents:
+            return x.narrow(batch, b, 1).expand([at.count if d == batch else -1 for d in range(x.dim())])
+        dim = extents.index("S") - (batch < extents.index("S"))
+        return x.select(batch, b).unflatten(dim, (at.count, at.rows)).movedim(dim, batch)
+
+    def add(self, name: str, to: torch.Tensor, made: torch.Tensor, at: _Segments, b: Optional[int]) -> None:
+        """The gradient of an input, of segments."""
+        extents = self.of.extents[name]
+        if b is not None and "B" in extents and "S" not in extents:
+            batch = extents.index("B")
+            to.narrow(batch, b, 1).add_(made.sum(batch, keepdim=True))
+        else:
+            self.segment(name, to, at, b).add_(made)
+
+    def given(self, tensors: Sequence[torch.Tensor], at: _Segments, b: Optional[int]) -> List[torch.Tensor]:
+        return [self.segment(n, x, at, b) for n, x in zip(self.names[:-1], tensors)]
+
+    def everywhere(self, own: Sequence[torch.Tensor], like: torch.Tensor, each: bool = False) -> torch.Tensor:
+        """A tensor of each piece, on all ranks, by position; each: the last one of `own` is of this rank, and not of a piece."""
+        ends = sorted(at for pieces in self.line.pieces for at in pieces)
+        places = [[(i, i + 1) for i in (ends.index(at) for at in pieces)] for pieces in self.line.pieces]
+        if each:
+            places = [[*at, (len(ends) + r, len(ends) + r + 1)] for r, at in enumerate(places)]
+        rows = torch.stack(list(own)) if own else like.new_empty((0, *like.shape))
+        line = _Line(self.line.group, self.line.rank, len(ends) + each * self.line.ranks, places, self.line.board)
+        return line.whole(rows, 0) if line.ranks > 1 else rows
+
+
 class _ByTurns(torch.autograd.Function):
     @staticmethod
     def forward(ctx, turns, *tensors):
         from . import _recurrence
 
-        names, scalars = ",".join([*turns.names, *turns.scalars]), list(turns.scalars.values())
+        scalars, names, spec = turns.call
         q, v, state0 = tensors[0], tensors[2], tensors[-1]
         o = v.new_empty((q.shape[0], state0.shape[1], q.shape[2], v.shape[3]))
         now = [turns.of_group("state0", state0, g).contiguous() for g in range(turns.groups)]
@@ -192,7 +217,7 @@ class _ByTurns(torch.autograd.Function):
                 start = now[g] if source == turns.line.rank else turns.receive(now[g], source)
                 starts.append(start)
                 operands = turns.operands(tensors, start, g, before, at)
-                now[g] = _recurrence.made(operands, scalars, names, turns.spec, turns.part("o", o, g, before, at))[1]
+                now[g] = _recurrence.made(operands, scalars, names, spec, turns.part("o", o, g, before, at))[1]
                 if to != turns.line.rank:
                     sent.append(turns.send(now[g], to))
         for travel in sent:
@@ -212,7 +237,7 @@ class _ByTurns(torch.autograd.Function):
             raise RuntimeError("a recurrence has first derivatives only")
         turns, count = ctx.turns, len(ctx.turns.names)
         tensors, starts = ctx.saved_tensors[:count], list(ctx.saved_tensors[count:])
-        names, scalars, me = ",".join([*turns.names, *turns.scalars]), list(turns.scalars.values()), turns.line.rank
+        (scalars, names, spec), me = turns.call, turns.line.rank
         found = {n: torch.empty_like(x) if n in ("q", "k", "v") else torch.zeros_like(x, dtype=torch.float32) for n, x in zip(turns.names, tensors)}
         last = turns.last()
         if turns.line.ranks > 1:  # every rank has given its share
@@ -227,8 +252,8 @@ class _ByTurns(torch.autograd.Function):
                 operands = turns.operands(tensors, starts.pop(), g, before, at)
                 into = {"d" + n: turns.part(n, found[n], g, before, at) for n in ("q", "k", "v")}
                 of_rows = turns.part("o", do, g, before, at)
-                learned = list(_recurrence._learned(turns.spec, operands, names))
-                made = dict(zip(learned, _recurrence.gradients(operands, [of_rows, now[g]], "o,state", scalars, names, turns.spec, into)))
+                learned = list(_recurrence._learned(spec, operands, names))
+                made = dict(zip(learned, _recurrence.gradients(operands, [of_rows, now[g]], "o,state", scalars, names, spec, into)))
                 now[g] = made.pop("dstate0")
                 for n, x in made.items():
                     if n not in into:
@@ -240,3 +265,126 @@ class _ByTurns(torch.autograd.Function):
         first = any(at[0] == 0 for at in turns.line.pieces[me])
         found["state0"] = torch.cat(now, 1) if first else torch.zeros_like(tensors[-1])
         return (None, *[found[n].to(x.dtype) if x.is_floating_point() else None for n, x in zip(turns.names, tensors)])
+
+
+def _onto(psi: torch.Tensor, phi: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+    """psi += Phi S, a matrix or a factor for each channel; 0 forgets all, also what is infinite."""
+    return psi.baddbmm_(phi, state) if phi.shape[2] > 1 else psi.addcmul_(phi, state.masked_fill(phi == 0, 0))
+
+
+def _chain(phi: torch.Tensor, psi: torch.Tensor) -> torch.Tensor:
+    """[n, X, D, C] and [n, X, D, Dv] of n segments -> [n + 1, X, D, C + Dv]: Phi and Psi of those before each, and of all."""
+    n, X, D, C = phi.shape
+    found = psi.new_zeros((n + 1, X, D, C + psi.shape[3]))
+    found[0, ..., :C] = torch.eye(D, device=psi.device) if C > 1 else 1.0
+    found[1:, ..., C:] = psi
+    for i in range(n):
+        _onto(found[i + 1], phi[i], found[i])
+    return found
+
+
+def _after(chain: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+    """What a chain's maps make of a state [X, D, Dv]."""
+    C = chain.shape[3] - state.shape[2]
+    phi, psi = chain[..., :C].flatten(0, 1), chain[..., C:].flatten(0, 1).contiguous()
+    return _onto(psi, phi, state.expand(len(chain), *state.shape).flatten(0, 1)).view(len(chain), *state.shape)
+
+
+class _ByMaps(torch.autograd.Function):
+    """The kernels of a part leave Phi and Psi of each segment; all ranks get those of all pieces, and so the states before their own segments."""
+
+    @staticmethod
+    def forward(ctx, pieces, *tensors):
+        from . import _recurrence
+
+        (scalars, names, spec), of, state0 = pieces.call, ",".join([*pieces.names[:-1], *pieces.scalars]), tensors[-1]
+        (B, H, D, Dv), q, v = state0.shape, tensors[0], tensors[2]
+        erase, X = pieces.of.erase, B * H
+        phase = "part,bwd" if any(ctx.needs_input_grad) else "part"
+        o = v.new_empty((B, H, q.shape[2], Dv))
+        segments, chains, phis = [], [], []
+        for before, at, *_ in pieces.pieces():
+            phi, psi = [], []
+            segments.append(pieces.segments(H * -(-Dv // COLUMNS), before, at, q.device))
+            for run in segments[-1]:
+                made = []
+                for b in range(B) if run.count > 1 else [None]:
+                    given = pieces.given(tensors, run, b)
+                    kernel = _recurrence._of_tensors(spec, given, phase)
+                    found = _torch._launch(kernel, kernel.outputs, _recurrence._given(given, scalars, of))
+                    made.append(found if len(found) > 1 else [*found, v.new_ones((), dtype=torch.float32).expand(*found[0].shape[:2], 1, D)])
+                for to, x in zip((psi, phi), zip(*made)):
+                    to.append((torch.stack(x, 1) if run.count > 1 else x[0][None]).flatten(1, 2))
+            psi, phi = (torch.cat(x) if len(x) > 1 else x[0] for x in (psi, phi))
+            phis.append(phi if erase else phi.transpose(2, 3))
+            chains.append(_chain(phis[-1], psi))
+        C = D if erase else 1
+        pairs = pieces.everywhere([x[-1] for x in chains], state0.new_empty((X, D, C + Dv)))
+        ends, states = sorted(at for listed in pieces.line.pieces for at in listed), [state0.reshape(X, D, Dv)]
+        for pair in pairs:
+            states.append(_after(pair[None], states[-1])[0])
+        starts = []
+        for (_, at, *_), runs, chain in zip(pieces.pieces(), segments, chains):
+            starts.append(_after(chain[:-1], states[ends.index(at)]).view(-1, B, H, D, Dv))
+            first = 0
+            for run in runs:
+                for b in range(B) if run.count > 1 else [None]:
+                    start = starts[-1][first] if b is None else starts[-1][first : first + run.count, b].contiguous()
+                    _recurrence.made([*pieces.given(tensors, run, b), start], scalars, names, spec, pieces.segment("o", o, run, b))
+                first += run.count
+        ctx.call = pieces, segments
+        ctx.save_for_backward(*tensors, *starts, *phis, pairs[..., :C].contiguous())
+        return o, states[-1].view(B, H, D, Dv).clone() if len(ends) == 0 else states[-1].view(B, H, D, Dv)
+
+    @staticmethod
+    def backward(ctx, do, dend):
+        from . import _recurrence
+
+        if torch.is_grad_enabled():  # create_graph=True
+            raise RuntimeError("a recurrence has first derivatives only")
+        pieces, segments = ctx.call
+        n, own = len(pieces.names), len(segments)
+        tensors, starts, phis, all_phis = ctx.saved_tensors[:n], ctx.saved_tensors[n : n + own], ctx.saved_tensors[n + own : -1], ctx.saved_tensors[-1]
+        (scalars, names, spec), (B, H, D, Dv) = pieces.call, tensors[-1].shape
+        found = {m: torch.empty_like(x) if m in ("q", "k", "v") else torch.zeros_like(x, dtype=torch.float32) for m, x in zip(pieces.names, tensors)}
+
+        def calls(i):
+            """Of piece i: segments, the first one's number, and what their kernels take."""
+            first = 0
+            for run in segments[i]:
+                for b in range(B) if run.count > 1 else [None]:
+                    start = starts[i][first] if b is None else starts[i][first : first + run.count, b].contiguous()
+                    yield run, b, first, [*pieces.given(tensors, run, b), start], pieces.segment("o", do, run, b)
+                first += run.count
+
+        def of_segments(x, run, b, first):
+            return x[first] if b is None else x[first : first + run.count, b]
+
+        chains = []
+        for i in range(own):
+            psi = torch.empty_like(starts[i])
+            for run, b, first, given, of_rows in calls(i):
+                kernel = _torch._back(_recurrence._of_tensors(spec, given, "part,bwd"))
+                arrays = {**_recurrence._given(given, scalars, names), "do": _torch._placed(of_rows)}
+                (made,) = _torch._launch(kernel, ["dstate0"], {m: x for m, x in arrays.items() if m in kernel.inputs})
+                of_segments(psi, run, b, first).copy_(made)
+            phi = phis[i] if not pieces.of.erase else phis[i].transpose(2, 3)
+            chains.append(_chain(phi.flip(0), psi.flatten(1, 2).flip(0)))
+        give = [x[-1, ..., -Dv:] for x in chains] + ([dend.reshape(B * H, D, Dv)] if pieces.emits else [])
+        come = pieces.everywhere(give, tensors[-1].new_empty((B * H, D, Dv)), pieces.emits)
+        ends = sorted(at for listed in pieces.line.pieces for at in listed)
+        states = [come[len(ends) :].sum(0)]  # behind the last piece: of each rank its share
+        for phi, psi in zip(all_phis.flip(0), come[: len(ends)].flip(0)):
+            states.append(_onto(psi.clone(), phi.transpose(1, 2) if pieces.of.erase else phi, states[-1]))
+        for i, (_, at, *_) in enumerate(pieces.pieces()):
+            behind = _after(chains[i][:-1], states[len(ends) - 1 - ends.index(at)]).flip(0).view_as(starts[i])
+            for run, b, first, given, of_rows in calls(i):
+                into = {"d" + m: pieces.segment(m, found[m], run, b) for m in ("q", "k", "v")}
+                come = [of_rows, of_segments(behind, run, b, first)]
+                made = dict(zip(_recurrence._learned(spec, given, names), _recurrence.gradients(given, come, "o,state", scalars, names, spec, into)))
+                for m, x in made.items():
+                    if m not in into and m != "dstate0":
+                        pieces.add(m[1:], found[m[1:]], x, run, b)
+        if any(at[0] == 0 for at in pieces.line.pieces[pieces.line.rank]):
+            found["state0"] = states[-1].view(B, H, D, Dv)
+        return (None, *[found[m].to(x.dtype) if x.is_floating_point() else None for m, x in zip(pieces.names, tensors)])

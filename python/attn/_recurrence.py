@@ -202,7 +202,7 @@ def _recur_over(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], state0
     else:
         from . import _recur_ranks
 
-        found = _recur_ranks.recur(_operator, spec, given, scalars, spread)
+        found = _recur_ranks.recur(spec, given, scalars, spread)
     return found[0] if _torch._count(spec) == 1 else tuple(found)
 
 

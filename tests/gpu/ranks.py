@@ -2,7 +2,7 @@
 
     PYTHONPATH=python python3 tests/gpu/ranks.py [--small | --once | --compile] [SECTION[:NAME,NAME...]...]
 
-Sections: check, packed, recur, rates, decode, paged, compile, timeline, peers, ring, flex; NAMEs are the variants of one. --once: each is timed once. --small: so are
+Sections: check, packed, recur, rates, decode, paged, compile, timeline, peers, ring, flex, gather; NAMEs are the variants of one. --once: each is timed once. --small: so are
 short sequences, without a GPU over gloo, to see that this script runs. --compile: only fills the cache for H100, without a GPU. Prints a line for each case, then `N passed, N failed`. A rate is that of all ranks; "of one" is the share of a GPU's own rate that
 each reaches, where one GPU does the whole sequence alone (medians of a few calls one after the other, as layers are). "chunks" is the method keys with no room for the
 whole length. Beside them PyTorch's own context parallelism, where it has what the case needs."""
@@ -113,9 +113,10 @@ def compare(device, name, inputs, S, D, order, method, dtype, bound):
     for x in found[4:]:  # a rank's share
         dist.all_reduce(x)
     found[:4] = [sp.unshard(x, 2) for x in found[:4]]
-    worst = farthest(zip(found, wanted))
-    good = worst < bound
-    return f"{'ok  ' if good else 'FAIL'} {name} {dtype} S {S} D {D} {order} {method}: relative error {worst:.1e}, bound {bound:.1e}", good
+    errors = {n: farthest([pair]) for n, *pair in zip(("o", "dq", "dk", "dv", "dsink"), found, wanted)}
+    good = all(x < bound for x in errors.values())
+    told = ", ".join(f"{n} {x:.1e}" for n, x in errors.items())
+    return f"{'ok  ' if good else 'FAIL'} {name} {dtype} S {S} D {D} {order} {method}: relative errors {told}, bound {bound:.1e}", good
 
 
 def ended(device):
@@ -312,6 +313,7 @@ def peer(device, ranks, S, rotate, backend, causal=True):
     whole = [q, *[x.repeat_interleave(4, 1) for x in (k, v)]]  # its ring takes as many heads of keys
     mesh = init_device_mesh(device.type, (ranks,))
     _attention.set_rotate_method(rotate)
+    _attention._cp_options.enable_load_balance = causal
     by = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}[backend]
     with sdpa_kernel(by):
         alone = measured(call, whole, 2)
@@ -326,9 +328,26 @@ def peer(device, ranks, S, rotate, backend, causal=True):
     return told(f"PyTorch's {'causal' if causal else 'full'} S {S}, {backend}, {rotate}", alone, over, ranks, error)
 
 
-def ring(device, ranks, S):
-    """As ring-flash-attention does it, by FlashAttention-3: causal, in zigzag order; keys pass from rank to rank, o is merged in f32."""
-    import flash_attn_interface as fa
+def ring(device, ranks, S, by):
+    """As ring-flash-attention does it, by FlashAttention-3 or PyTorch's FlashAttention-2: causal, in zigzag order; keys pass from rank to rank, o is merged in f32."""
+    if by == "fa3":
+        import flash_attn_interface as fa
+
+        def attend(q, k, v, causal):
+            return fa._flash_attn_forward(q, k, v, softmax_scale=scale, causal=causal)[:2]
+
+        def differentiate(do, q, k, v, o, lse, causal):
+            new = [torch.empty_like(x) for x in (q, k, v)]
+            fa._flash_attn_backward(do, q, k, v, o, lse, dq=new[0], dk=new[1], dv=new[2], softmax_scale=scale, is_causal=causal)
+            return new
+    else:
+        none = torch.zeros(2, dtype=torch.uint64, device=device), torch.zeros((), dtype=torch.uint64, device=device)
+
+        def attend(q, k, v, causal):
+            return torch.ops.aten._flash_attention_forward(q, k, v, None, None, q.shape[1], k.shape[1], 0.0, causal, False, scale=scale)[:2]
+
+        def differentiate(do, q, k, v, o, lse, causal):
+            return torch.ops.aten._flash_attention_backward(do, q, k, v, o, lse, None, None, q.shape[1], k.shape[1], 0.0, causal, *none, scale=scale)
 
     rank, scale = dist.get_rank(), 128**-0.5
     to, source = (rank + 1) % ranks, (rank - 1) % ranks
@@ -353,7 +372,7 @@ def ring(device, ranks, S):
     def forward(q, k, v):
         o = lse = None
         for step, rows, keys, k, v in steps(q, k, v):
-            found, l, *_ = fa._flash_attn_forward(q[:, rows], k[:, keys], v[:, keys], softmax_scale=scale, causal=step == 0)
+            found, l = attend(q[:, rows], k[:, keys], v[:, keys], step == 0)
             l = l.transpose(1, 2)[..., None]
             if o is None:
                 o, lse = found.float(), l.clone()
@@ -365,9 +384,8 @@ def ring(device, ranks, S):
     def backward(q, k, v, o, lse, do):
         dq, sums, works = torch.zeros_like(q, dtype=torch.float32), [torch.zeros_like(x, dtype=torch.float32) for x in (k, v)], []
         for step, rows, keys, k, v in steps(q, k, v):
-            new = [torch.empty_like(x) for x in (q[:, rows], k[:, keys], v[:, keys])]
             given = [x[:, rows].contiguous() for x in (do, q)], [x[:, keys].contiguous() for x in (k, v)], o[:, rows].contiguous(), lse[..., rows].contiguous()
-            fa._flash_attn_backward(*given[0], *given[1], *given[2:], dq=new[0], dk=new[1], dv=new[2], softmax_scale=scale, is_causal=step == 0)
+            new = differentiate(*given[0], *given[1], *given[2:], step == 0)
             dq[:, rows] += new[0]
             for w in works:
                 w.wait()
@@ -378,18 +396,62 @@ def ring(device, ranks, S):
             w.wait()
         return [dq.to(q.dtype), *[x.to(q.dtype) for x in sums]]
 
+    S = of_size(S)
     whole = [x.to(torch.bfloat16) for x in drawn(device, (1, S, 32, 128), (1, S, 8, 128), (1, S, 8, 128), (1, S, 32, 128))]
     leaves = [x.requires_grad_() for x in whole[:3]]
-    one = fa.flash_attn_func(*leaves, causal=True)
-    wanted = [one.detach(), *torch.autograd.grad(one, leaves, whole[3], retain_graph=True)]
-    alone = median_ms(lambda: fa.flash_attn_func(*leaves, causal=True), 2), median_ms(lambda: torch.autograd.grad(one, leaves, whole[3], retain_graph=True), 2)
+    with torch.no_grad():
+        one = attend(*leaves, True)
+        wanted = [one[0], *differentiate(whole[3], *leaves, *one, True)]
+        alone = median_ms(lambda: attend(*leaves, True), 2), median_ms(lambda: differentiate(whole[3], *leaves, *one, True), 2)
     sp = attn.Spread(None, S, "zigzag")
-    q, k, v, do = (sp.shard(x.detach()) for x in whole)
-    o, lse = forward(q, k, v)
-    found = [o, *backward(q, k, v, o, lse, do)]
-    error = farthest((x, sp.shard(y)) for x, y in zip(found, wanted))
-    over = median_ms(lambda: forward(q, k, v), 4), median_ms(lambda: backward(q, k, v, o, lse, do), 4), 0
-    return told(f"a ring of FlashAttention-3, causal S {S}", alone, over, ranks, error)
+    with torch.no_grad():
+        q, k, v, do = (sp.shard(x.detach()) for x in whole)
+        o, lse = forward(q, k, v)
+        found = [o, *backward(q, k, v, o, lse, do)]
+        error = farthest((x, sp.shard(y)) for x, y in zip(found, wanted))
+        over = median_ms(lambda: forward(q, k, v), 4), median_ms(lambda: backward(q, k, v, o, lse, do), 4), 0
+    return told(f"a ring of {by}, causal S {S}", alone, over, ranks, error)
+
+
+class _Gathered(torch.autograd.Function):
+    """k and v of all ranks, one after the other; their gradients go home by a reduction."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.own = x.shape
+        come = x.new_empty((dist.get_world_size() * len(x), *x.shape[1:]))
+        dist.all_gather_into_tensor(come, x)
+        return come.unflatten(0, (-1, len(x))).movedim(0, -3).flatten(-3, -2)
+
+    @staticmethod
+    def backward(ctx, d):
+        home, d = d.new_empty(ctx.own), d.unflatten(-2, (-1, ctx.own[-2])).movedim(-3, 0).flatten(0, 1)
+        dist.reduce_scatter_tensor(home, d)
+        return home
+
+
+def gathered(device, ranks, name, S, inputs):
+    """FlexAttention on a rank's rows and all keys, which are gathered, as one writes it by hand."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    S, doc = of_size(S), inputs["doc"][0] if inputs else None
+    q, k, v = (x.to(elements(device)) for x in drawn(device, (1, 32, S, 128), (1, 8, S, 128), (1, 8, S, 128)))
+    sp = attn.Spread(None, S, "contiguous" if name in ("softmax", "sliding_window") else "zigzag")
+    rows = sp.positions.to(device).long()
+    keys = torch.empty(ranks * len(rows), dtype=rows.dtype, device=device)
+    dist.all_gather_into_tensor(keys, rows)
+    seen = {"causal": lambda i, j: i >= j, "softmax": lambda i, j: i >= 0, "sliding_window": lambda i, j: (i >= j) & (i - j < WIDE),
+            "document": lambda i, j: (doc[i] == doc[j]) & (i >= j), "softcap": lambda i, j: i >= j}[name]  # fmt: skip
+    score = (lambda s, b, h, i, j: 50 * torch.tanh(s / 50)) if name == "softcap" else None
+    whole = create_block_mask(lambda b, h, i, j: seen(i, j), 1, None, S, S, device=device, _compile=True)
+    own_mask = create_block_mask(lambda b, h, i, j: seen(rows[i], keys[j]), 1, None, len(rows), S, device=device, _compile=True)
+    compiled = torch.compile(flex_attention)
+    call = lambda q, k, v: compiled(q, k, v, score_mod=score, block_mask=whole, enable_gqa=True)  # noqa: E731
+    over_all = lambda q, k, v: compiled(q, *_Gathered.apply(torch.stack([k, v])), score_mod=score, block_mask=own_mask, enable_gqa=True)  # noqa: E731
+    own = [sp.shard(x, 2) for x in (q, k, v)]
+    with torch.no_grad():
+        error = farthest([(over_all(*own), sp.shard(call(q, k, v), 2))])
+    return told(f"FlexAttention over gathered keys, {name} S {S}", measured(call, [q, k, v], 3), measured(over_all, own, 3), ranks, error)
 
 
 def flex(device, ranks, name, S, inputs):
@@ -473,15 +535,16 @@ def passed_on(device, name, D, dtype, bound, S=8192, H=8):
 
     S = of_size(S)
     module, given = attn.Recurrence(library(name), defines={"D": D, "Dv": D}), of_recurrence(device, S, D, H, dtype)
+    given["log_decay"], given["beta"] = given["log_decay"] * 1e-3, given["beta"] * 0.02  # so that what a piece leaves is seen in all others
     do = drawn(device, (1, H, S, D))[0].to(dtype)
-    wanted, maps = run(given, do), _recur_ranks.MAPS
+    wanted = run(given, do)
     for order in "contiguous", "zigzag":
         sp = attn.Spread(None, S, order)
-        for way, _recur_ranks.MAPS in (("turns", maps), ("maps", 0)):
+        for way, _recur_ranks.TURNS in (("turns", True), ("maps", False)):
             found = run({n: sp.shard(x, 2) for n, x in given.items()}, sp.shard(do, 2), spread=sp)
             worst = farthest((sp.unshard(x.detach(), 2), y) for x, y in zip(found, wanted))
             yield f"{'ok  ' if worst < bound else 'FAIL'} {name} {dtype} S {S} D {D} {order} by {way}: relative error {worst:.1e}, bound {bound:.1e}", worst < bound
-    _recur_ranks.MAPS = maps
+    _recur_ranks.TURNS = None
 
 
 def packed(device, ranks, names):
@@ -526,11 +589,11 @@ def recurrent(device, ranks, name, S, D=128, H=16):
     whole, sp = of_recurrence(device, S, D, H, elements(device)), attn.Spread(None, S)
     own = [sp.shard(x, 2) for x in whole.values()]
     yield f"{name} S {S}: alone {S // ranks} forward {alone[0]:.2f} ms, backward {alone[1]:.2f}", None
-    groups, maps, _recur_ranks.LEAST = _recur_ranks.GROUPS, _recur_ranks.MAPS, 1
-    for _recur_ranks.GROUPS, _recur_ranks.MAPS, way in (*((g, 9, f"turns of {g} groups") for g in (1, 2, 4, 8)), (groups, 0, "maps")):
+    groups, least, _recur_ranks.LEAST = _recur_ranks.GROUPS, _recur_ranks.LEAST, 1
+    for _recur_ranks.GROUPS, _recur_ranks.TURNS, way in ((2, True, "turns of 2 groups"), (groups, False, "maps")):
         f, b, _ = measured(lambda *x: call(*x, spread=sp), own)
         yield f"    over {ranks}, {way}: forward {f:.2f} ms: {alone[0] / f:.3f} of one; backward {b:.2f}: {alone[1] / b:.3f}", None
-    _recur_ranks.GROUPS, _recur_ranks.MAPS = groups, maps
+    _recur_ranks.GROUPS, _recur_ranks.LEAST, _recur_ranks.TURNS = groups, least, None
 
 
 def documents(device, S, of=4096):
@@ -559,8 +622,8 @@ def compile_all(sections, target):
             wanted += [(name, defines(name), 64, e, of_methods[m]) for m in METHODS.get(name, ("keys", "heads")) for e in ("f32", "bf16")]
         for name in names or RATES if section in ("rates", "timeline") else ():
             wanted += [(name, long_defines(name), 128, "bf16", p) for p in ("fwd,bwd", "piece,bwd")]
-        for D, e in ((128, "bf16"), (64, "f32")) if section == "recur" else ():
-            wanted += [("gated_deltanet", {"D": D, "Dv": Dv}, D, e, p) for Dv in (D, 2 * D) for p in ("fwd", "fwd,bwd")]
+        for D, e in ((128, "bf16"), (16, "f32")) if section == "recur" else ():
+            wanted += [("gated_deltanet", {"D": D, "Dv": D}, D, e, p) for p in ("fwd", "fwd,bwd", "part,bwd")]
         if section == "packed":
             wanted += [(n, {}, 64, e, p) for e in ("f32", "bf16") for n, p in (("softmax", "part,bwd"), ("softmax", "fwd,bwd"), ("causal", "fwd,bwd ragged"))]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -605,13 +668,19 @@ def attempt(what, call, *given):
 
 
 def peers(device, ranks, names):
-    for name in names or ("flash.allgather", "flash.alltoall", "cudnn.allgather", "cudnn.alltoall"):
-        backend, rotate = name.split(".")
-        yield attempt(f"PyTorch's, {backend}, {rotate}", peer, device, ranks, 65536, rotate, backend)
+    for name in names or ("flash.allgather", "flash.alltoall", "cudnn.allgather", "cudnn.alltoall", "flash.allgather.full", "cudnn.allgather.full"):
+        backend, rotate, *full = name.split(".")
+        yield attempt(f"PyTorch's, {name}", peer, device, ranks, 32768 if full else 65536, rotate, backend, not full)
 
 
 def rings(device, ranks, names):
-    yield attempt("a ring of FlashAttention-3", ring, device, ranks, 65536)
+    for by in names or ("fa3", "flash"):
+        yield attempt(f"a ring of {by}", ring, device, ranks, 65536, by)
+
+
+def all_gathered(device, ranks, names):
+    for name in names or RATES:
+        yield attempt(f"FlexAttention over gathered keys, {name}", gathered, device, ranks, name, RATES[name][0], inputs_of(device, name))
 
 
 def of_flex(device, ranks, names):
@@ -626,7 +695,7 @@ def timelines(device, ranks, names):
 
 def recurrences(device, ranks, names):
     if not names or "check" in names:
-        yield from passed_on(device, "gated_deltanet", 64, torch.float32, 1e-4)
+        yield from passed_on(device, "gated_deltanet", 16, torch.float32, 1e-4)
         if device.type == "cuda":
             yield from passed_on(device, "gated_deltanet", 128, torch.bfloat16, 3e-2)
     if not names or "rates" in names:
@@ -645,6 +714,7 @@ SECTIONS = {
     "ring": rings,
     "packed": packed,
     "flex": of_flex,
+    "gather": all_gathered,
 }
 
 

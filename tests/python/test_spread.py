@@ -517,14 +517,15 @@ SQUARE = "attention square { dim D = 16; input row: f32[Sq]; score(q, k) = dot(q
 
 def work_of_recurrences(rank, ranks, group):
     """The state before each piece comes from the piece before, or by the maps of all; the state after all is the same on all ranks."""
-    with unittest.mock.patch.object(_recur_ranks, "LEAST", 1):  # heads in groups
-        compare_recurrences(ranks, group)
-    with unittest.mock.patch.object(_recur_ranks, "MAPS", 0):
-        compare_recurrences(ranks, group)
+    with unittest.mock.patch.multiple(_recur_ranks, LEAST=1, TURNS=True):  # heads in groups
+        compare_recurrences(ranks, group, 130)
+    with unittest.mock.patch.multiple(_recur_ranks, TURNS=False, SEGMENT=64):
+        compare_recurrences(ranks, group, 130)
+        compare_recurrences(ranks, group, 1400, 2)  # several segments a piece
 
 
-def compare_recurrences(ranks, group):
-    S, B, H, D = 130, 2, 4, 16
+def compare_recurrences(ranks, group, S, cases=4):
+    B, H, D = 2, 4, 16
     q, k, v, log_decay = drawn(2, (B, H, S, D), (B, H, S, D), (B, 2, S, D), (B, H, S, D))
     state0, do, dstate = drawn(3, (B, H, D, D), (B, H, S, D), (B, H, D, D))
     decays = -0.1 * log_decay.abs()
@@ -533,7 +534,7 @@ def compare_recurrences(ranks, group):
         ("gated_deltanet", {"log_decay": decays[..., 0], "beta": log_decay[..., 1].sigmoid()}, "contiguous", True),
         ("gated_deltanet", {"log_decay": decays[..., 0], "beta": log_decay[..., 1].sigmoid()}, "zigzag", False),
         ("retnet", {}, "lengths", False),
-    ):
+    )[:cases]:
         module = attn.Recurrence(library(name), emit="state", defines={"D": D, "Dv": D})
         given = {"q": q, "k": k, "v": v, **inputs, **({"state0": state0} if begun else {})}
         whole = dict(zip(given, leaves(given.values())))

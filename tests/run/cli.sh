@@ -809,8 +809,13 @@ says err '--phase=piece: these kernels are for callers'
 gives 0 "$top/stdlib/document.attn" --layout=paged:16 --target=sm_90a --dtype=bf16 -o document.ptx
 gives 2 check relu_attn.attn --parts=2 --layout=ragged
 says err 'goes with --layout=dense'
-gives 1 "$top/stdlib/mamba2.attn" --phase=part -o parts.o
-says err "recurrence 'mamba2' has no parts"
+for target in sm_80 sm_90a; do
+    gives 0 "$top/stdlib/gated_deltanet.attn" --phase=part,bwd --target=$target -o parts.ptx
+done
+gives 1 "$top/stdlib/mamba2.attn" --phase=piece -o parts.o
+says err "recurrence 'mamba2' has no pieces"
+gives 1 "$top/stdlib/mamba2.attn" --phase=part --layout=ragged -o parts.o
+says err "no parts of recurrences in layout ragged"
 gives 1 "$top/tests/regress/infinite_divisor.attn" --phase=part -o parts.o
 says err "for 'rowmin(x)' is needed before the keys are seen again"
 echo 'attention tops { dim D = 8; score(q, k) = dot(q, k); normalize(s) { let m = rowmax(s); emit top = m; return exp(s - m) / rowsum(exp(s - m)); } }' >tops.attn

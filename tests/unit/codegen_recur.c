@@ -100,6 +100,42 @@ static void try(const char *source, const int32_t size[RSIZE_FREE], uint32_t see
     arena_free(x.a);
 }
 
+// What a part makes of state0: Phi S + Psi, phi being a matrix, a factor for each channel, or 1.
+static double *applied(const RuCase *x, const TileProgram *p, const TileData *d) {
+    int psi = tensor_of(p, TENSOR_STATE), D = x->v->D, Dv = x->v->Dv;
+    bool matrix = x->c->erase.elem != NULL, factor = !matrix && x->c->decay;
+    int64_t heads = (int64_t)x->size[RSIZE_B] * x->size[RSIZE_H];
+    const double *phi = matrix || factor ? d->tensor[psi + 1] : NULL;
+    double *made = ARENA_ARRAY(x->a, double, heads *D *Dv + 1);
+    memcpy(made, d->tensor[psi], sizeof *made * (size_t)(heads * D * Dv));
+    for (int64_t i = 0; i < heads * D * Dv; i++) {
+        int64_t head = i / (D * Dv), row = i / Dv % D, column = i % Dv;
+        for (int64_t from = 0; from < D; from++) {
+            double by = matrix        ? phi[(head * D + row) * D + from]
+                        : from != row ? 0
+                        : factor      ? phi[head * D + row]
+                                      : 1;
+            made[i] += by * x->state0[(head * D + from) * Dv + column];
+        }
+    }
+    return made;
+}
+
+ARENA_TEST_EACH(parts, 0, RU_NAMES) {
+    const char *source = ru_library(a, ru_names[_i]);
+    int32_t size[] = {2, 4, 2, 1, 4, 70};
+    RuCase x = {.a = a};
+    PassOptions o = {.dtype = DT_F32, .phase = PHASE_PART};
+    ru_compile(&x, source);
+    ru_fill(&x, size, 5, true);
+    ru_reference(&x);
+    ck_assert(cu_target(4, &o.target));
+    TileProgram *p = scheduled(&x, &o, NULL);
+    TileData *d = tensors(&x, p);
+    cu_run(a, p, d, 4, false);
+    ru_alike("state", source, applied(&x, p, d), x.state, (int64_t)2 * 4 * x.v->D * x.v->Dv, 1e-5);
+}
+
 ARENA_TEST_EACH(the_library, 0, RU_NAMES) {
     static const int lengths[] = {0, 1, 70, 128};
     for (int i = 0; i < 4; i++) {

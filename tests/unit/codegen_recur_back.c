@@ -165,6 +165,23 @@ static void run_host(Case *c, const char *source, uint32_t seed, bool slow, doub
     if (tame(c)) check(c, p, d, source, "code", bound);
 }
 
+// A part: the gradient of state0, where none comes for the state.
+ARENA_TEST_EACH(parts, 0, RU_NAMES) {
+    const char *source = ru_library(a, ru_names[_i]);
+    int32_t size[] = {2, 4, 2, 1, 4, 70};
+    PassOptions o = {.dtype = DT_F32, .phase = PHASE_PART_BWD};
+    Case c;
+    open(&c, source, size, 5);
+    differentiate(&c, 5, false);
+    ck_assert(cu_target(4, &o.target));
+    interpret(&c, made(&c, &o, false, source), source, "algorithm");
+    TileProgram *p = made(&c, &o, true, source);
+    TileData *d = tensors(&c, p);
+    cu_run(c.x.a, p, d, 4, false);
+    check(&c, p, d, source, "code", 3e-5);
+    arena_free(c.x.a);
+}
+
 ARENA_TEST_EACH(the_library, 0, RU_NAMES) {
     static const int lengths[] = {2, 70};
     const char *source = ru_library(a, ru_names[_i]);
