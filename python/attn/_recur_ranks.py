@@ -12,7 +12,7 @@ import torch
 
 from . import _torch
 from ._needed import _beside, _inputs, _names, _variant
-from ._spread import Interval, Spread, _length, _Line, _Move, _Travel
+from ._spread import Interval, Spread, _length, _Line, _Message, _Move, _Travel
 
 
 GROUPS = 8  # of heads, at most: while one rank computes the second group, the next one begins with the state of the first
@@ -169,15 +169,14 @@ class _Pieces(NamedTuple):
     def segment(self, name: str, x: torch.Tensor, at: _Segments, b: Optional[int]) -> torch.Tensor:
         """Those of one entry of the batch, as if each were one; b is None: one of all entries."""
         extents = self.of.extents.get(name, ("B", "H", "S", "D"))
-        if "S" in extents:
-            x = x.narrow(extents.index("S"), at.first, at.count * at.rows)
-        if b is None or "B" not in extents:
-            return x
-        batch = extents.index("B")
-        if "S" not in extents:
-            return x.narrow(batch, b, 1).expand([at.count if d == batch else -1 for d in range(x.dim())])
-        dim = extents.index("S") - (batch < extents.index("S"))
-        return x.select(batch, b).unflatten(dim, (at.count, at.rows)).movedim(dim, batch)
+        sizes, strides, first = list(x.shape), list(x.stride()), x.storage_offset()
+        along, batch = (extents.index(e) if e in extents else None for e in ("S", "B"))
+        if along is not None:
+            sizes[along], first = at.rows, first + at.first * strides[along]
+        if b is not None and batch is not None:
+            first += b * strides[batch]
+            sizes[batch], strides[batch] = at.count, 0 if along is None else at.rows * strides[along]
+        return x.as_strided(sizes, strides, first)  # one operation of the host, for each tensor of each call
 
     def add(self, name: str, to: torch.Tensor, made: torch.Tensor, at: _Segments, b: Optional[int]) -> None:
         """The gradient of an input, of segments."""
@@ -191,15 +190,17 @@ class _Pieces(NamedTuple):
     def given(self, tensors: Sequence[torch.Tensor], at: _Segments, b: Optional[int]) -> List[torch.Tensor]:
         return [self.segment(n, x, at, b) for n, x in zip(self.names[:-1], tensors)]
 
-    def everywhere(self, own: Sequence[torch.Tensor], like: torch.Tensor, each: bool = False) -> torch.Tensor:
-        """A tensor of each piece, on all ranks, by position; each: the last one of `own` is of this rank, and not of a piece."""
-        ends = sorted(at for pieces in self.line.pieces for at in pieces)
-        places = [[(i, i + 1) for i in (ends.index(at) for at in pieces)] for pieces in self.line.pieces]
-        if each:
-            places = [[*at, (len(ends) + r, len(ends) + r + 1)] for r, at in enumerate(places)]
-        rows = torch.stack(list(own)) if own else like.new_empty((0, *like.shape))
-        line = _Line(self.line.group, self.line.rank, len(ends) + each * self.line.ranks, places, self.line.board)
-        return line.whole(rows, 0) if line.ranks > 1 else rows
+    def everywhere(self, own: Sequence[torch.Tensor], like: torch.Tensor, share: Optional[torch.Tensor] = None) -> Tuple[List[torch.Tensor], List[torch.Tensor]]:
+        """A tensor of each piece, by position, and the share of each rank, on all ranks."""
+        pieces, message = self.line.pieces, _Message(self.line, like.device)
+        most = max(map(len, pieces))
+        room = message.room({"state": (most + (share is not None), *like.shape)})["state"]
+        for to, x in zip(room, own if share is None else [*own, *[share] * (most - len(own) + 1)]):
+            to.copy_(x)
+        come = message.arrived()["state"]
+        ends = sorted((at, r, i) for r, listed in enumerate(pieces) for i, at in enumerate(listed))
+        return [come[r, i] for _, r, i in ends], [come[r, most] for r in range(len(pieces)) if share is not None]
+
 
 
 class _ByTurns(torch.autograd.Function):
@@ -273,21 +274,28 @@ def _onto(psi: torch.Tensor, phi: torch.Tensor, state: torch.Tensor) -> torch.Te
 
 
 def _chain(phi: torch.Tensor, psi: torch.Tensor) -> torch.Tensor:
-    """[n, X, D, C] and [n, X, D, Dv] of n segments -> [n + 1, X, D, C + Dv]: Phi and Psi of those before each, and of all."""
+    """[n, X, D, C] and [n, X, D, Dv] of n segments -> [n, X, D, C + Dv]: Phi and Psi of all up to each."""
     n, X, D, C = phi.shape
-    found = psi.new_zeros((n + 1, X, D, C + psi.shape[3]))
-    found[0, ..., :C] = torch.eye(D, device=psi.device) if C > 1 else 1.0
-    found[1:, ..., C:] = psi
-    for i in range(n):
-        _onto(found[i + 1], phi[i], found[i])
+    found = psi.new_zeros((n, X, D, C + psi.shape[3]))
+    found[..., C:] = psi
+    found[0, ..., :C] = phi[0]
+    maps, of_each = found.unbind(0), phi.unbind(0)
+    for i in range(1, n):
+        _onto(maps[i], of_each[i], maps[i - 1])
     return found
 
 
-def _after(chain: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-    """What a chain's maps make of a state [X, D, Dv]."""
-    C = chain.shape[3] - state.shape[2]
-    phi, psi = chain[..., :C].flatten(0, 1), chain[..., C:].flatten(0, 1).contiguous()
-    return _onto(psi, phi, state.expand(len(chain), *state.shape).flatten(0, 1)).view(len(chain), *state.shape)
+def _mapped(maps: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+    """What a map [X, D, C + Dv] makes of a state [X, D, Dv]."""
+    C = maps.shape[2] - state.shape[2]
+    return _onto(maps[..., C:].clone(), maps[..., :C], state)
+
+
+def _before(chain: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+    """The state before each segment, from the one before all."""
+    maps = chain[:-1]
+    rest = _mapped(maps.flatten(0, 1), state.expand(len(maps), *state.shape).flatten(0, 1)) if len(maps) else state[:0]
+    return torch.cat([state[None], rest.view(-1, *state.shape)])
 
 
 class _ByMaps(torch.autograd.Function):
@@ -305,11 +313,11 @@ class _ByMaps(torch.autograd.Function):
         segments, chains, phis = [], [], []
         for before, at, *_ in pieces.pieces():
             phi, psi = [], []
-            segments.append(pieces.segments(H * -(-Dv // COLUMNS), before, at, q.device))
-            for run in segments[-1]:
+            cut = pieces.segments(H * -(-Dv // COLUMNS), before, at, q.device)
+            segments.append([(run, [(b, pieces.given(tensors, run, b)) for b in (range(B) if run.count > 1 else [None])]) for run in cut])
+            for run, listed in segments[-1]:
                 made = []
-                for b in range(B) if run.count > 1 else [None]:
-                    given = pieces.given(tensors, run, b)
+                for _, given in listed:
                     kernel = _recurrence._of_tensors(spec, given, phase)
                     found = _torch._launch(kernel, kernel.outputs, _recurrence._given(given, scalars, of))
                     made.append(found if len(found) > 1 else [*found, v.new_ones((), dtype=torch.float32).expand(*found[0].shape[:2], 1, D)])
@@ -319,22 +327,23 @@ class _ByMaps(torch.autograd.Function):
             phis.append(phi if erase else phi.transpose(2, 3))
             chains.append(_chain(phis[-1], psi))
         C = D if erase else 1
-        pairs = pieces.everywhere([x[-1] for x in chains], state0.new_empty((X, D, C + Dv)))
+        pairs, _ = pieces.everywhere([x[-1] for x in chains], state0.new_empty((), dtype=torch.float32).expand(X, D, C + Dv))
         ends, states = sorted(at for listed in pieces.line.pieces for at in listed), [state0.reshape(X, D, Dv)]
         for pair in pairs:
-            states.append(_after(pair[None], states[-1])[0])
+            states.append(_mapped(pair, states[-1]))
         starts = []
         for (_, at, *_), runs, chain in zip(pieces.pieces(), segments, chains):
-            starts.append(_after(chain[:-1], states[ends.index(at)]).view(-1, B, H, D, Dv))
+            starts.append(_before(chain, states[ends.index(at)]).view(-1, B, H, D, Dv))
             first = 0
-            for run in runs:
-                for b in range(B) if run.count > 1 else [None]:
+            for run, listed in runs:
+                for b, given in listed:
                     start = starts[-1][first] if b is None else starts[-1][first : first + run.count, b].contiguous()
-                    _recurrence.made([*pieces.given(tensors, run, b), start], scalars, names, spec, pieces.segment("o", o, run, b))
+                    _recurrence.made([*given, start], scalars, names, spec, pieces.segment("o", o, run, b))
                 first += run.count
-        ctx.call = pieces, segments
-        ctx.save_for_backward(*tensors, *starts, *phis, pairs[..., :C].contiguous())
-        return o, states[-1].view(B, H, D, Dv).clone() if len(ends) == 0 else states[-1].view(B, H, D, Dv)
+        ctx.call = pieces, [[run for run, _ in runs] for runs in segments]
+        ctx.save_for_backward(*tensors, *starts, *phis, *[x[..., :C] for x in pairs])
+        state = states[-1].view(B, H, D, Dv)
+        return o, state if pairs else state.clone()
 
     @staticmethod
     def backward(ctx, do, dend):
@@ -344,7 +353,8 @@ class _ByMaps(torch.autograd.Function):
             raise RuntimeError("a recurrence has first derivatives only")
         pieces, segments = ctx.call
         n, own = len(pieces.names), len(segments)
-        tensors, starts, phis, all_phis = ctx.saved_tensors[:n], ctx.saved_tensors[n : n + own], ctx.saved_tensors[n + own : -1], ctx.saved_tensors[-1]
+        saved = ctx.saved_tensors
+        tensors, starts, phis, all_phis = saved[:n], saved[n : n + own], saved[n + own : n + 2 * own], saved[n + 2 * own :]
         (scalars, names, spec), (B, H, D, Dv) = pieces.call, tensors[-1].shape
         found = {m: torch.empty_like(x) if m in ("q", "k", "v") else torch.zeros_like(x, dtype=torch.float32) for m, x in zip(pieces.names, tensors)}
 
@@ -370,14 +380,14 @@ class _ByMaps(torch.autograd.Function):
                 of_segments(psi, run, b, first).copy_(made)
             phi = phis[i] if not pieces.of.erase else phis[i].transpose(2, 3)
             chains.append(_chain(phi.flip(0), psi.flatten(1, 2).flip(0)))
-        give = [x[-1, ..., -Dv:] for x in chains] + ([dend.reshape(B * H, D, Dv)] if pieces.emits else [])
-        come = pieces.everywhere(give, tensors[-1].new_empty((B * H, D, Dv)), pieces.emits)
+        dend = dend.reshape(B * H, D, Dv)
+        come, shares = pieces.everywhere([x[-1, ..., -Dv:] for x in chains], dend, dend if pieces.emits else None)
         ends = sorted(at for listed in pieces.line.pieces for at in listed)
-        states = [come[len(ends) :].sum(0)]  # behind the last piece: of each rank its share
-        for phi, psi in zip(all_phis.flip(0), come[: len(ends)].flip(0)):
+        states = [sum(shares[1:], shares[0]) if shares else torch.zeros_like(dend)]  # behind the last piece
+        for phi, psi in zip(reversed(all_phis), reversed(come)):
             states.append(_onto(psi.clone(), phi.transpose(1, 2) if pieces.of.erase else phi, states[-1]))
         for i, (_, at, *_) in enumerate(pieces.pieces()):
-            behind = _after(chains[i][:-1], states[len(ends) - 1 - ends.index(at)]).flip(0).view_as(starts[i])
+            behind = _before(chains[i], states[len(ends) - 1 - ends.index(at)]).flip(0).view_as(starts[i])
             for run, b, first, given, of_rows in calls(i):
                 into = {"d" + m: pieces.segment(m, found[m], run, b) for m in ("q", "k", "v")}
                 come = [of_rows, of_segments(behind, run, b, first)]
