@@ -57,8 +57,8 @@ bool tile_may_index(const TileProgram *p, const TileTensor *t) {
     if (tile_is_index(t)) return true;
     if (t->role == TENSOR_INPUT || (t->role == TENSOR_WORK && t->dtype == DT_I32)) return true;
     bool row = traits[t->role].side == SIDE_QUERIES || t->role == TENSOR_WORK;
-    return (p->split.segment || p->chunks || tile_is_backward(p)) && row && !traits[t->role].matrix &&
-           tile_is_read(p, t);
+    return (p->split.segment || p->chunks || tile_is_backward(p)) && row &&
+           !traits[t->role].matrix && tile_is_read(p, t);
 }
 
 bool tile_is_zeroed(const TileProgram *p, int tensor) {
