@@ -268,8 +268,7 @@ static bool join(Cg *cg, const Parts *parts, char **text, size_t *n) {
     }
     free(*text);
     *text = NULL;
-    diag_error(cg->diags, (Span){0}, "out of memory");
-    return false;
+    return diag_refuse(cg->diags, (Span){0}, "out of memory");
 }
 
 // ---- all of it

@@ -20,10 +20,7 @@ static void *copy(const void *bytes, size_t n) {
     return out;
 }
 
-static bool out_of_memory(Cg *cg) {
-    diag_error(cg->diags, (Span){0}, "out of memory");
-    return false;
-}
+static bool out_of_memory(Cg *cg) { return diag_refuse(cg->diags, (Span){0}, "out of memory"); }
 
 static bool emit_llvm(Cg *cg, void **out, size_t *n) {
     char *text = LLVMPrintModuleToString(cg->m);
@@ -38,10 +35,7 @@ static bool add_metadata(Cg *cg, AbiMeta *meta, const char *name) {
     uint8_t *bytes;
     size_t n;
     const char *wrong = abi_write(meta, &bytes, &n);
-    if (wrong) {
-        diag_error(cg->diags, (Span){0}, "%s", wrong);
-        return false;
-    }
+    if (wrong) return diag_refuse(cg->diags, (Span){0}, "%s", wrong);
     Val data = LLVMConstStringInContext2(cg->c, (const char *)bytes, n, true);
     free(bytes);
     Val g = LLVMAddGlobalInAddressSpace(cg->m, LLVMTypeOf(data),

@@ -28,8 +28,7 @@ extern char **environ;
 enum { IN, OUT, SAID, STREAMS }; // the linker's stdin, stdout and stderr
 
 static bool failed(Cg *cg, const char *what, const char *why) {
-    diag_error(cg->diags, (Span){0}, "linking: %s: %s", what, why);
-    return false;
+    return diag_refuse(cg->diags, (Span){0}, "linking: %s: %s", what, why);
 }
 
 // Without a buffer, which the end of a process forked meanwhile would write out a second time.

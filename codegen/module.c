@@ -43,11 +43,9 @@ static LLVMTargetMachineRef make_machine(Cg *cg) {
 bool cg_open(Cg *cg, const TileProgram *p, LLVMContextRef context) {
     cg->c = context;
     cg->hooks = hooks_of(cg->target->kind);
-    if (!cg->hooks) {
-        diag_error(cg->diags, (Span){0}, "target '%s' is not supported by this version",
-                   cg->target->name);
-        return false;
-    }
+    if (!cg->hooks)
+        return diag_refuse(cg->diags, (Span){0}, "target '%s' is not supported by this version",
+                           cg->target->name);
     types(cg);
     cg->tm = make_machine(cg);
     if (!cg->tm) return false;

@@ -47,6 +47,7 @@ typedef struct Diags {
 Diags diag_list(Arena *a); // an empty one
 uint16_t diag_add_file(Diags *d, const char *name, const char *text, size_t n);
 Diag *diag_error(Diags *d, Span at, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+#define diag_refuse(...) (diag_error(__VA_ARGS__), false) // to return
 Diag *diag_warning(Diags *d, Span at, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 // Adds a note to `to` (NULL: a note that stands for itself, such as the compiler's "needs two sweeps").
 Diag *diag_note(Diags *d, Diag *to, Span at, const char *fmt, ...)

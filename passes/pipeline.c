@@ -91,9 +91,8 @@ static bool steps(TileProgram *p, int from, int to, const PassOptions *o, Diags 
 static bool accepts(Span span, int D, int Dv, Diags *diags) {
     if (D <= PASS_MAX_DIM && Dv <= PASS_MAX_DIM) return true;
     bool queries = D > PASS_MAX_DIM;
-    diag_error(diags, span, "%s is %d; head dimensions up to %d are supported",
-               queries ? "D" : "Dv", queries ? D : Dv, PASS_MAX_DIM);
-    return false;
+    return diag_refuse(diags, span, "%s is %d; head dimensions up to %d are supported",
+                       queries ? "D" : "Dv", queries ? D : Dv, PASS_MAX_DIM);
 }
 
 static bool accepts_rows(const RowProgram *row, Diags *diags) {
@@ -102,12 +101,10 @@ static bool accepts_rows(const RowProgram *row, Diags *diags) {
         diag_error(diags, row->span, "'%s' multiplies rows of %d widths beside D: at most %d",
                    row->name, n, PASS_MAX_WIDTHS);
     for (int i = 0; i < n && n <= PASS_MAX_WIDTHS; i++)
-        if (width[i] > PASS_MAX_DIM) {
-            diag_error(diags, row->span,
-                       "'%s' multiplies rows of %d channels; up to %d are supported", row->name,
-                       width[i], PASS_MAX_DIM);
-            return false;
-        }
+        if (width[i] > PASS_MAX_DIM)
+            return diag_refuse(diags, row->span,
+                               "'%s' multiplies rows of %d channels; up to %d are supported",
+                               row->name, width[i], PASS_MAX_DIM);
     return n <= PASS_MAX_WIDTHS;
 }
 
@@ -127,9 +124,8 @@ static bool accepts_names(const RowProgram *row, Diags *diags) {
         const RowInput *in = &row->inputs.data[i];
         const char *number = strncmp(in->name, "saved", 5) ? "" : in->name + 5;
         if (!*number || number[strspn(number, "0123456789")]) continue;
-        diag_error(diags, in->span, "input '%s' has the name of a tensor of the backward",
-                   in->name);
-        return false;
+        return diag_refuse(diags, in->span, "input '%s' has the name of a tensor of the backward",
+                           in->name);
     }
     return true;
 }
@@ -150,12 +146,12 @@ static bool accepts_types(const RowProgram *row, const PassOptions *o, Diags *di
             int input = row->rows[side].data[i].input;
             const RowInput *in = input < 0 ? NULL : &row->inputs.data[input];
             if (!in || in->dtype == o->dtype || !pass_uses_row(row, (RowSide)side, i)) continue;
-            diag_error(diags, in->span,
-                       "'%s' is %s, and on %s q and k are %s here: products are of one type, so "
-                       "declare it %s",
-                       in->name, dtype_name(in->dtype), o->target.name, dtype_name(o->dtype),
-                       dtype_name(o->dtype));
-            return false;
+            return diag_refuse(
+                diags, in->span,
+                "'%s' is %s, and on %s q and k are %s here: products are of one type, so "
+                "declare it %s",
+                in->name, dtype_name(in->dtype), o->target.name, dtype_name(o->dtype),
+                dtype_name(o->dtype));
         }
     return true;
 }
@@ -205,20 +201,18 @@ static bool sums_all_columns(const TileProgram *p, const RecProgram *rec, Diags 
         if (columns < 0 || !tile_sums_over(k, columns)) continue;
         int all = k->axes[columns].size->i, some = k->axes[columns].extent;
         if (k->axes[columns].size->op != EX_CONST || some >= all) continue;
-        diag_error(diags, rec->span,
-                   "recurrence '%s': a sum over %d columns; a tile has %d on '%s'", rec->name, all,
-                   some, target_get(p->target)->name);
-        return false;
+        return diag_refuse(diags, rec->span,
+                           "recurrence '%s': a sum over %d columns; a tile has %d on '%s'",
+                           rec->name, all, some, target_get(p->target)->name);
     }
     return true;
 }
 
 static bool accepts_norm(const RecProgram *rec, const PassOptions *o, Diags *diags) {
     if (o->target.kind == KIND_HOST || !ex_uses(rec->output, SYM_SQO, 0)) return true;
-    diag_error(diags, rec->span,
-               "recurrence '%s': sqnorm(o) has kernels for the CPU only in this version",
-               rec->name);
-    return false;
+    return diag_refuse(diags, rec->span,
+                       "recurrence '%s': sqnorm(o) has kernels for the CPU only in this version",
+                       rec->name);
 }
 
 static TileProgram *forward(Arena *a, const Chunk *c, const PassOptions *o, Diags *diags) {

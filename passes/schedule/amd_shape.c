@@ -217,11 +217,10 @@ static bool cheapest(const Need *n, Knobs *best) {
 // The one place where a program's shape is chosen; it travels in its kernels.
 static bool choose(const TileProgram *p, const Need *n, const PassOptions *o, Diags *diags,
                    Knobs *s) {
-    if (!cheapest(n, s)) {
-        diag_error(diags, (Span){0}, "target '%s' has no room for tiles of a D of %d and %s",
-                   o->target.name, p->D, dtype_name(p->dtype));
-        return false;
-    }
+    if (!cheapest(n, s))
+        return diag_refuse(diags, (Span){0},
+                           "target '%s' has no room for tiles of a D of %d and %s", o->target.name,
+                           p->D, dtype_name(p->dtype));
     if (!o->schedule.said) return true;
     if (!knobs_take(s, FORM_AMD, &o->schedule, diags)) return false;
     const char *why = unfit(n, s);

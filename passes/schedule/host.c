@@ -107,9 +107,9 @@ static bool choose(const TileProgram *p, TileKernel *k, const PassOptions *o, Di
     }
     if (!knobs_take(s, FORM_HOST, &o->schedule, diags)) return false;
     if (s->rows % lanes == 0) return true;
-    diag_error(diags, (Span){0},
-               "schedule: rows are a multiple of the %d lanes of a vector, not %d", lanes, s->rows);
-    return false;
+    return diag_refuse(diags, (Span){0},
+                       "schedule: rows are a multiple of the %d lanes of a vector, not %d", lanes,
+                       s->rows);
 }
 
 // The axis that is swept over.

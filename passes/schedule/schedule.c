@@ -37,10 +37,10 @@ static bool has_knobs(const TileProgram *p, const Knobs *asked, Diags *diags) {
     Knobs left = *asked;
     for (int i = 0; i < p->kernels.n; i++) left.said &= ~p->kernels.data[i]->schedule.knobs.said;
     if (!left.said) return true;
-    diag_error(diags, (Span){0}, "schedule: no kernel of %s has a choice '%s' on %s; there are: %s",
-               p->name, knobs_first(&left), target_get(p->target)->name,
-               knobs_text(p->arena, &p->kernels.data[0]->schedule.knobs));
-    return false;
+    return diag_refuse(diags, (Span){0},
+                       "schedule: no kernel of %s has a choice '%s' on %s; there are: %s", p->name,
+                       knobs_first(&left), target_get(p->target)->name,
+                       knobs_text(p->arena, &p->kernels.data[0]->schedule.knobs));
 }
 
 // Products take numbers of 8 bits as they lie in memory on the host, and beside f16 and bf16 on NVIDIA devices; elsewhere tiles hold what

@@ -194,9 +194,8 @@ static bool has_whole_chunks(const TileKernel *k, const PassOptions *o, Diags *d
     int keys = o->schedule.keys;
     if (!has_positions(k) || !knobs_say(&o->schedule, KNOB_keys) || !(keys & (keys - 1)))
         return true;
-    diag_error(diags, (Span){0}, "schedule: chunks of a recurrence are a power of two; keys is %d",
-               keys);
-    return false;
+    return diag_refuse(diags, (Span){0},
+                       "schedule: chunks of a recurrence are a power of two; keys is %d", keys);
 }
 
 // free: nothing was asked for, but for the positions of chunks.
@@ -213,11 +212,10 @@ static bool bind_axes(TileProgram *p, TileKernel *k, Knobs *s, bool free, Diags 
         e = extents_of(p, k, *s);
         pass_fit_together(p, k, &e, *s, warps_of(k, *s), LEAST);
     }
-    if (shares_chunks(p, k) && e.step != keys) {
-        diag_error(diags, (Span){0}, "schedule: kernel '%s' has no room for chunks of %d positions",
-                   k->name, keys);
-        return false;
-    }
+    if (shares_chunks(p, k) && e.step != keys)
+        return diag_refuse(diags, (Span){0},
+                           "schedule: kernel '%s' has no room for chunks of %d positions", k->name,
+                           keys);
     pass_bind_all(p, k, &e);
     return true;
 }
@@ -282,9 +280,9 @@ static bool all_legal(const TileProgram *p, Knobs s, const PassOptions *o, Diags
         Block b = sm80_block(p, k, s);
         if (o->schedule.said && !legal(p, k, s, &o->target, diags)) return false;
         if (pass_shared(&b) <= o->target.shared_bytes) continue;
-        diag_error(diags, (Span){0}, "target '%s' has no room for tiles of a D of %d and %s",
-                   o->target.name, p->D, dtype_name(p->dtype));
-        return false;
+        return diag_refuse(diags, (Span){0},
+                           "target '%s' has no room for tiles of a D of %d and %s", o->target.name,
+                           p->D, dtype_name(p->dtype));
     }
     return true;
 }

@@ -57,8 +57,8 @@ bool sm80_few(const TileProgram *p, const PassOptions *o, Diags *diags, Knobs *o
     if (!knobs_take(&few, FORM_SM80_FEW, &o->schedule, diags)) return false;
     *out = few;
     if (!o->schedule.said || shared_of(p, few) <= shared) return true;
-    diag_error(diags, (Span){0},
-               "schedule: it needs %d bytes of shared memory where rows are split; there are %d",
-               shared_of(p, few), shared);
-    return false;
+    return diag_refuse(
+        diags, (Span){0},
+        "schedule: it needs %d bytes of shared memory where rows are split; there are %d",
+        shared_of(p, few), shared);
 }

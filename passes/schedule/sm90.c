@@ -334,8 +334,8 @@ Knobs sm90_fit(const TileProgram *p, const TileKernel *k, ShapeClass launches, b
 // ---- what was chosen
 
 static bool refuse(Diags *diags, const char *what, int needs, int has) {
-    diag_error(diags, (Span){0}, "schedule: it needs %d %s; there are %d", needs, what, has);
-    return false;
+    return diag_refuse(diags, (Span){0}, "schedule: it needs %d %s; there are %d", needs, what,
+                       has);
 }
 
 // What no single knob tells.
@@ -346,34 +346,27 @@ static bool legal(const TileProgram *p, const TileKernel *k, Knobs s, Diags *dia
     if (shared > has) return refuse(diags, "bytes of shared memory", shared, has);
     if (threads > launched)
         return refuse(diags, "registers for all threads of a block", threads, launched);
-    if (s.fixed_shift && !tile_has(&k->body, TILE_BOUND)) {
-        diag_error(
+    if (s.fixed_shift && !tile_has(&k->body, TILE_BOUND))
+        return diag_refuse(
             diags, (Span){0},
             "schedule: shifts stay where results do not depend on them, a sum of all weights "
             "bounds these, and they are bf16");
-        return false;
-    }
-    if (s.dense && !pass_copies_dense(k)) {
-        diag_error(diags, (Span){0},
-                   "schedule: inputs are copied that have a 16-bit number for each query and key, "
-                   "where nothing else is looked up for a pair, in layout dense");
-        return false;
-    }
-    if (s.fixed_shift && s.late_rescale) {
-        diag_error(diags, (Span){0}, "schedule: where shifts stay nothing is rescaled late");
-        return false;
-    }
-    if (s.narrow >= s.keys) {
-        diag_error(diags, (Span){0}, "schedule: the first %d keys of a tile of %d are all",
-                   s.narrow, s.keys);
-        return false;
-    }
-    if (s.cluster > 1 && has_lists(p, k)) {
-        diag_error(diags, (Span){0},
-                   "schedule: blocks of a cluster take the same steps; where the mask reads "
-                   "inputs, or is no interval of keys, each tile has a list of its own");
-        return false;
-    }
+    if (s.dense && !pass_copies_dense(k))
+        return diag_refuse(
+            diags, (Span){0},
+            "schedule: inputs are copied that have a 16-bit number for each query and key, "
+            "where nothing else is looked up for a pair, in layout dense");
+    if (s.fixed_shift && s.late_rescale)
+        return diag_refuse(diags, (Span){0},
+                           "schedule: where shifts stay nothing is rescaled late");
+    if (s.narrow >= s.keys)
+        return diag_refuse(diags, (Span){0}, "schedule: the first %d keys of a tile of %d are all",
+                           s.narrow, s.keys);
+    if (s.cluster > 1 && has_lists(p, k))
+        return diag_refuse(
+            diags, (Span){0},
+            "schedule: blocks of a cluster take the same steps; where the mask reads "
+            "inputs, or is no interval of keys, each tile has a list of its own");
     if (registers_of(p, k, s) > s.registers)
         return refuse(diags, "registers of a thread for scores, weights and accumulator",
                       registers_of(p, k, s), s.registers);
@@ -399,12 +392,10 @@ static bool choose(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *d
 
 bool sm90_move_shifts(const TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags) {
     Knobs moving = sm90_fit(p, k, o->shape, true), *s = &k->schedule.knobs;
-    if (o->schedule.fixed_shift) {
-        diag_error(diags, (Span){0},
-                   "schedule: shifts stay in kernels of one sweep in roles; %s is no such one",
-                   k->name);
-        return false;
-    }
+    if (o->schedule.fixed_shift)
+        return diag_refuse(
+            diags, (Span){0},
+            "schedule: shifts stay in kernels of one sweep in roles; %s is no such one", k->name);
     if (!knobs_say(&o->schedule, KNOB_after)) s->after = moving.after;
     s->fixed_shift = 0;
     return true;

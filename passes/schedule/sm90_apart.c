@@ -188,17 +188,14 @@ void sm90_add_pairs(TileProgram *p, int kernel) {
 bool sm90_bind_apart(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags) {
     Knobs s = shape(p);
     if (!knobs_take(&s, FORM_SM90_APART, &o->schedule, diags)) return false;
-    if (registers_of_scores(s) < LEAST_REGISTERS) {
-        diag_error(diags, (Span){0},
-                   "schedule: it leaves %d registers for a thread of the scores' warpgroup; at "
-                   "least %d are needed",
-                   registers_of_scores(s), LEAST_REGISTERS);
-        return false;
-    }
-    if (!fits(p, k, s)) {
-        diag_error(diags, (Span){0}, "schedule: it needs more shared memory than there is");
-        return false;
-    }
+    if (registers_of_scores(s) < LEAST_REGISTERS)
+        return diag_refuse(
+            diags, (Span){0},
+            "schedule: it leaves %d registers for a thread of the scores' warpgroup; at "
+            "least %d are needed",
+            registers_of_scores(s), LEAST_REGISTERS);
+    if (!fits(p, k, s))
+        return diag_refuse(diags, (Span){0}, "schedule: it needs more shared memory than there is");
     Extents e = extents_of(s);
     k->schedule = (TileSchedule){.lane_axis = -1, .warps = 4, .min_blocks = 1, .knobs = s};
     pass_bind_all(p, k, &e);

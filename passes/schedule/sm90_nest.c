@@ -225,11 +225,6 @@ static bool has_scatter(const TileKernel *k) {
     return false;
 }
 
-static bool is_load(void *ctx, const Ex *e) {
-    (void)ctx;
-    return e->op == EX_LOAD;
-}
-
 // Gradients of scores of one step wait for the next one's: there are two stages of them.
 static bool may_turn(const TileProgram *p, const TileKernel *k, Knobs s) {
     return s.warpgroups == 2 && !is_wide(p) && has_room(p, k, s, 2);
@@ -261,7 +256,7 @@ static bool is_for_two(const TileProgram *p, const TileKernel *k) {
 
 // Measured (docs/experiments.md). It takes registers, for where the step before was: what asks for more has none.
 static bool should_turn(const TileProgram *p, const TileKernel *k, Knobs s) {
-    bool reads = ex_any(k->mask, is_load, NULL);
+    bool reads = ex_reads(k->mask);
     return may_turn(p, k, s) && !has_scatter(k) && !reads && !p->batch && is_light(p, k);
 }
 
@@ -279,29 +274,26 @@ static bool has_registers(Knobs s, Diags *diags) {
 }
 
 static bool legal(const TileProgram *p, const TileKernel *k, Knobs s, Diags *diags) {
-    if (s.turns && !may_turn(p, k, s)) {
-        diag_error(diags, (Span){0},
-                   "schedule: two warpgroups take turns where one has all sums of its keys, and "
-                   "gradients of scores have two stages");
-        return false;
-    }
+    if (s.turns && !may_turn(p, k, s))
+        return diag_refuse(
+            diags, (Span){0},
+            "schedule: two warpgroups take turns where one has all sums of its keys, and "
+            "gradients of scores have two stages");
     if (!has_registers(s, diags)) return false;
-    if (!sm90_is_chain(s) && s.rows > keys_of(s)) {
-        diag_error(diags, (Span){0},
-                   "schedule: a step has up to 64 queries for each warpgroup; there are %d for %d",
-                   s.rows, s.warpgroups);
-        return false;
-    }
+    if (!sm90_is_chain(s) && s.rows > keys_of(s))
+        return diag_refuse(
+            diags, (Span){0},
+            "schedule: a step has up to 64 queries for each warpgroup; there are %d for %d", s.rows,
+            s.warpgroups);
     if (!sm90_is_chain(s) && (!is_wide(p) || is_tight_enough(p, s))) return true;
     if (sm90_is_chain(s) && s.rows == GROUP_KEYS && sm90_can_chain(p, k)) return true;
-    diag_error(
+    return diag_refuse(
         diags, (Span){0},
         sm90_is_chain(s)
             ? "schedule: three roles have steps of 64 queries, and gradients of scores that need "
               "more products than weights do"
             : "schedule: one warpgroup has no registers for sums of %d columns: warpgroups=3",
         p->D + p->Dv);
-    return false;
 }
 
 bool sm90_bind_nest(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags) {
@@ -393,25 +385,19 @@ static bool is_roomy(const Sm90 *s, const TileBlock *b) {
     return b->owner->tiles == CLASS_FULL && !is_tight(s);
 }
 
-static bool reads(const TileOp *op, const TileOp *maker) {
-    for (int i = 0; i < op->args.n; i++)
-        if (op->args.data[i]->def == maker) return true;
-    return false;
-}
-
 // The product of weights that stand alone runs under what is made of the other scores.
 static void place_tight(TileBlock *b) {
     TileOp *first = b->first;
     while (first && first->kind != TILE_MAP) first = first->next;
     bool alone = false;
     for (TileOp *op = first ? first->next : NULL; op; op = op->next)
-        alone |= op->kind == TILE_MAP && reads(op, first);
+        alone |= op->kind == TILE_MAP && pass_reads(op, first);
     if (!alone) return;
     first->place.order = WEIGHTS;
     for (TileOp *op = b->first; op; op = op->next) {
         if (op->kind != TILE_MMA) continue;
-        if (op->place.order == SCORES && !reads(first, op)) op->place.order = OTHER_SCORES;
-        if (op->place.order == FIRST_SUM && reads(op, first)) op->place.order = THEIR_SUM;
+        if (op->place.order == SCORES && !pass_reads(first, op)) op->place.order = OTHER_SCORES;
+        if (op->place.order == FIRST_SUM && pass_reads(op, first)) op->place.order = THEIR_SUM;
     }
 }
 

@@ -111,10 +111,8 @@ bool sm90_bind_wide(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *
     Knobs s = shape(KEYS, MOST_LOADS);
     while (!fits(p, k, s)) s = s.ahead ? shape(s.keys, s.ahead - 1) : shape(LEAST_KEYS, MOST_LOADS);
     if (!knobs_take(&s, FORM_SM90_WIDE, &o->schedule, diags)) return false;
-    if (!fits(p, k, s)) {
-        diag_error(diags, (Span){0}, "schedule: it needs more shared memory than there is");
-        return false;
-    }
+    if (!fits(p, k, s))
+        return diag_refuse(diags, (Span){0}, "schedule: it needs more shared memory than there is");
     Extents e = extents_of(s);
     pass_bind_all(p, k, &e);
     k->schedule = (TileSchedule){.lane_axis = -1, .warps = WARPS, .min_blocks = 1, .knobs = s};

@@ -70,17 +70,12 @@ static bool has_room(Strips *s, const TileValue *v) {
 
 // ---- out of a map
 
-static Dtype dtype_of(ExType t) {
-    if (t == EX_F32) return DT_F32;
-    return t == EX_I32 ? DT_I32 : DT_BOOL;
-}
-
 static TileValue *strip_of(Strips *s, TileOp *map, const Ex *e) {
     for (int i = 0; i < s->made.n; i++)
         if (s->made.data[i].e == e) return s->made.data[i].strip;
     TileOp *op = pass_map(s->p, s->k, NULL, pass_map_axes(map), map->span);
     const Ex *body = pass_transplant(s->p, op, map, e);
-    TileValue *v = pass_out(s->p, s->k, op, "strip", dtype_of(e->type), body, EX_CONST, 0);
+    TileValue *v = pass_out(s->p, s->k, op, "strip", pass_dtype_of(e->type), body, EX_CONST, 0);
     if (!has_room(s, v)) return NULL;
     v->home = HOME_STRIP;
     tile_insert_before(map, op);

@@ -625,19 +625,17 @@ static bool accepts(const Backward *back, Diags *diags) {
 
 // A sum over the pairs of a row is over all its keys.
 static bool has_parts(const Backward *back, Diags *diags) {
-    if (back->aggregate) {
-        diag_error(diags, back->row->span,
-                   "the gradient of '%s' has no parts: it needs what is aggregated over all keys",
-                   back->row->name);
-        return false;
-    }
+    if (back->aggregate)
+        return diag_refuse(
+            diags, back->row->span,
+            "the gradient of '%s' has no parts: it needs what is aggregated over all keys",
+            back->row->name);
     for (int i = 0; i < back->rows.n; i++)
-        if (back->rows.data[i].made == BACK_KEYS) {
-            diag_error(diags, back->row->span,
-                       "the gradient of '%s' has no parts: it needs '%s', a sum over all keys",
-                       back->row->name, back->rows.data[i].name);
-            return false;
-        }
+        if (back->rows.data[i].made == BACK_KEYS)
+            return diag_refuse(
+                diags, back->row->span,
+                "the gradient of '%s' has no parts: it needs '%s', a sum over all keys",
+                back->row->name, back->rows.data[i].name);
     return true;
 }
 

@@ -79,13 +79,12 @@ bool pass_tile_columns(TileProgram *p, TileKernel *k, int most, int unit, Diags 
         return true;
     }
     if (whole && !diags) return true;
-    if (whole) {
-        diag_error(diags, k->body.first ? k->body.first->span : (Span){0},
-                   "target '%s' supports a Dv up to %d, not %d, where the output needs all columns "
-                   "of a row",
-                   target_get(p->target)->name, most, size);
-        return false;
-    }
+    if (whole)
+        return diag_refuse(
+            diags, k->body.first ? k->body.first->span : (Span){0},
+            "target '%s' supports a Dv up to %d, not %d, where the output needs all columns "
+            "of a row",
+            target_get(p->target)->name, most, size);
     k->axes[axis].whole = false;
     int at = k->ngrid++;
     if (k->grid[at - 1].shared && pass_split_axis(p, k) == k->grid[at - 1].axis) {

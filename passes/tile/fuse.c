@@ -107,12 +107,6 @@ static void sink_factors(TileProgram *p, TileKernel *k) {
 
 // ---- joining
 
-static bool reads_any(const TileOp *op, const TileOp *def) {
-    for (int i = 0; i < op->args.n; i++)
-        if (op->args.data[i]->def == def) return true;
-    return false;
-}
-
 static bool share_operand(const TileOp *a, const TileOp *b) {
     for (int i = 0; i < a->args.n; i++)
         for (int j = 0; j < b->args.n; j++)
@@ -190,7 +184,7 @@ static bool try_join(TileProgram *p, const TileKernel *k, TileOp *first, TileOp 
     if (pass_by_positions(k) && first->naxes > 1 &&
         pass_goes_through_rows(k, first) != pass_goes_through_rows(k, later))
         return false; // one is made in registers, the other in shared memory
-    if (!reads_any(later, first) && !share_operand(first, later)) return false;
+    if (!pass_reads(later, first) && !share_operand(first, later)) return false;
     if (!reads_elements_only(first, later)) return false;
     if (first->args.n + later->args.n > PASS_MAX_OPERANDS) return false;
     bool up = may_rise(first, later);

@@ -76,18 +76,13 @@ static void describe(Hoist *h, Node *node) {
     ex_memo_put(h->scratch, &h->at, e, node);
 }
 
-static Dtype dtype_of(ExType t) {
-    if (t == EX_F32) return DT_F32;
-    return t == EX_I32 ? DT_I32 : DT_BOOL;
-}
-
 // A map before this one that computes e once for each element of its own axes.
 static const Ex *move_out(Hoist *h, const Ex *e, AxisSet axes) {
     TileOp *map = pass_map(h->p, h->k, NULL, axes, h->map->span);
     tile_insert_before(h->map, map);
     const Ex *body = pass_transplant(h->p, map, h->map, e);
     const char *name = axes ? "t" : "u";
-    TileValue *v = pass_out(h->p, h->k, map, name, dtype_of(e->type), body, EX_CONST, 0);
+    TileValue *v = pass_out(h->p, h->k, map, name, pass_dtype_of(e->type), body, EX_CONST, 0);
     return pass_operand(h->p, h->map, v);
 }
 

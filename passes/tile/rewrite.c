@@ -130,17 +130,17 @@ TileOp *pass_within(const TileBlock *b, TileOp *op) {
     return op;
 }
 
-static bool uses_directly(const TileOp *op, const TileOp *def) {
+bool pass_reads(const TileOp *op, const TileOp *def) {
     for (int i = 0; i < op->args.n; i++)
         if (op->args.data[i]->def == def) return true;
     return false;
 }
 
 bool pass_uses_result(const TileOp *op, const TileOp *def) {
-    if (uses_directly(op, def)) return true;
+    if (pass_reads(op, def)) return true;
     if (op->kind != TILE_LOOP) return false;
     for (const TileOp *in = tile_next(&op->body, NULL); in; in = tile_next(&op->body, in))
-        if (uses_directly(in, def)) return true;
+        if (pass_reads(in, def)) return true;
     return false;
 }
 
@@ -177,6 +177,11 @@ int pass_own_size(TileProgram *p, const char *name, ExOp over, const Ex *among, 
     TileSize size = {.name = name, .def = def, .own = true, .over = over, .among = among};
     VEC_PUSH(p->arena, &p->sizes, size);
     return p->sizes.n - 1;
+}
+
+Dtype pass_dtype_of(ExType t) {
+    if (t == EX_F32) return DT_F32;
+    return t == EX_I32 ? DT_I32 : DT_BOOL;
 }
 
 int pass_padded(int n, int to) { return (n + to - 1) / to * to; }

@@ -75,6 +75,7 @@ TileOp *pass_within(const TileBlock *b, TileOp *op);
 // Whether an op, or one within it, uses a result of `def`.
 bool pass_uses(const TileOp *op, const TileValue *v); // or one within it
 bool pass_uses_result(const TileOp *op, const TileOp *def);
+bool pass_reads(const TileOp *op, const TileOp *def); // an operand of op's own is one
 void pass_move_before(TileOp *where, TileOp *op);
 
 // ---- what schedules share
@@ -84,6 +85,7 @@ int pass_size(TileProgram *p, const char *name, const Ex *def);
 // A sequence's own, or, with `over`, one of several (TileSize.over).
 int pass_own_size(TileProgram *p, const char *name, ExOp over, const Ex *among, const Ex *def);
 int pass_padded(int n, int to); // the next multiple of `to`
+Dtype pass_dtype_of(ExType t);
 // A vector made of a tile in shared memory, whose rows are not the grid's: all threads make it
 // together, and all read it.
 // Whether rows of the gradients of a recurrence's chunk are its positions.
