@@ -486,6 +486,13 @@ TileOp *tile_next(const TileBlock *root, const TileOp *op) {
     return op->next;
 }
 
+int tile_uses(const TileOp *op, const TileValue *v) {
+    int n = 0;
+    for (int i = 0; i < op->args.n; i++) n += op->args.data[i] == v;
+    for (const TileOp *in = op->body.first; in; in = in->next) n += tile_uses(in, v);
+    return n;
+}
+
 bool tile_has(const TileBlock *b, TileKind kind) {
     const TileOp *op = tile_next(b, NULL);
     while (op && op->kind != kind) op = tile_next(b, op);

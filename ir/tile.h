@@ -491,6 +491,8 @@ int tile_extent(const TileAxis *a);
 // their bodies.
 TileOp *tile_next(const TileBlock *root, const TileOp *op);
 bool tile_has(const TileBlock *b, TileKind kind); // within loops, too
+int tile_uses(const TileOp *op,
+              const TileValue *v); // how often op, or one within it, has it as an operand
 bool tile_stores_to(const TileKernel *k, int tensor);
 // Puts `to` where `from` is used, in a block and all within.
 void tile_replace(TileBlock *b, const TileValue *from, TileValue *to);

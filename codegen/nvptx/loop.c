@@ -20,18 +20,9 @@ typedef struct LoopState {
     VEC(PartialSum) sums;
 } LoopState;
 
-static bool uses_value(const TileOp *op, const TileValue *v) {
-    for (int i = 0; i < op->args.n; i++)
-        if (op->args.data[i] == v) return true;
-    if (op->kind == TILE_LOOP)
-        for (const TileOp *in = op->body.first; in; in = in->next)
-            if (uses_value(in, v)) return true;
-    return false;
-}
-
 static bool used_once(const TileBlock *b, const TileValue *v, const TileOp *by) {
     for (const TileOp *op = b->first; op; op = op->next)
-        if (op != by && uses_value(op, v)) return false;
+        if (op != by && tile_uses(op, v)) return false;
     return true;
 }
 

@@ -110,7 +110,7 @@ static TileOp *behind_last_use(const TileOp *load) {
 
 static TileOp *before_first_use(const TileOp *load) {
     TileOp *op = load->next;
-    while (op->next && !pass_uses(op, load->results.data[0])) op = op->next;
+    while (op->next && !tile_uses(op, load->results.data[0])) op = op->next;
     return op;
 }
 
@@ -119,7 +119,7 @@ static bool in_turn(const Loads *l) {
     for (int i = 0; i + 1 < l->n; i++) {
         const TileOp *end = behind_last_use(l->data[i]);
         for (const TileOp *op = l->data[i]; op != end; op = op->next)
-            if (pass_uses(op, l->data[i + 1]->results.data[0])) return false;
+            if (tile_uses(op, l->data[i + 1]->results.data[0])) return false;
     }
     return true;
 }

@@ -209,7 +209,7 @@ static void land_before(Copies *c, TileOp *at, State *s) {
 
 // From op on, in the order of the text; within loops, too.
 static const TileOp *first_use(const TileOp *op, const TileValue *v) {
-    while (op && !pass_uses(op, v)) op = op->next;
+    while (op && !tile_uses(op, v)) op = op->next;
     return op && op->body.first ? first_use(op->body.first, v) : op;
 }
 

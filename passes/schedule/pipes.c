@@ -11,7 +11,7 @@ bool pass_is_piped(const TileValue *v) {
     if (!def || v->home != HOME_SHARED) return false;
     for (const TileOp *op = def->next; op && def->kind == TILE_MAP && def->role; op = op->next)
         if (op->role && (strcmp(op->role, def->role) != 0 || op->place.stage > def->place.stage) &&
-            pass_uses(op, v))
+            tile_uses(op, v))
             return true;
     return def->kind == TILE_LOAD;
 }

@@ -52,19 +52,12 @@ typedef struct Flat {
 
 // ---- recognizing
 
-static int uses_of(const TileOp *op, const TileValue *v) {
-    int n = 0;
-    for (int i = 0; i < op->args.n; i++) n += op->args.data[i] == v;
-    for (const TileOp *in = op->body.first; in; in = in->next) n += uses_of(in, v);
-    return n;
-}
-
 static bool is_map_of(const TileValue *v, const TileOp *loop) {
     return v->def && v->def->kind == TILE_MAP && v->def->block == &loop->body;
 }
 
 static bool is_column(const Step *st, const TileOp *op) {
-    return op->kind == TILE_MAP && uses_of(op, st->load_k->results.data[0]);
+    return op->kind == TILE_MAP && tile_uses(op, st->load_k->results.data[0]);
 }
 
 // A tile of numbers for queries and keys (dense.c).
@@ -107,8 +100,8 @@ static bool match_products(const Flat *f, const Step *st) {
     if (st->dot->args.n != 2 || st->sum->args.n != 3) return false;
     if (st->dot->args.data[0] != q || st->dot->args.data[1] != k) return false;
     if (st->sum->args.data[1] != v || !is_map_of(st->sum->args.data[0], st->loop)) return false;
-    return uses_of(st->loop, k) == 1 + st->ncolumns && uses_of(st->loop, v) == 1 &&
-           uses_of(st->loop, q) == 1;
+    return tile_uses(st->loop, k) == 1 + st->ncolumns && tile_uses(st->loop, v) == 1 &&
+           tile_uses(st->loop, q) == 1;
 }
 
 // The accumulator is touched by its rescaling and the product only.
@@ -118,13 +111,13 @@ static bool match_sum(Step *st) {
     st->acc = -1;
     for (int i = 0; i < st->yield->args.n; i++)
         if (st->yield->args.data[i] == sum) st->acc = i;
-    if (st->acc < 0 || uses_of(st->loop, sum) != 1) return false;
+    if (st->acc < 0 || tile_uses(st->loop, sum) != 1) return false;
     const TileValue *acc = st->loop->carried.data[st->acc];
-    if (uses_of(st->loop, acc) != 1) return false;
+    if (tile_uses(st->loop, acc) != 1) return false;
     if (into == acc) return true;
     if (!is_map_of(into, st->loop) || into->def->results.n != 1) return false;
     st->rescale = into->def;
-    return uses_of(st->rescale, acc) == 1 && uses_of(st->loop, into) == 1;
+    return tile_uses(st->rescale, acc) == 1 && tile_uses(st->loop, into) == 1;
 }
 
 static bool match_step(Flat *f, TileOp *loop) {
@@ -204,7 +197,7 @@ static bool match_chain(Flat *f) {
     for (TileOp *op = f->s->k->body.first; op; op = op->next) {
         if (op->kind == TILE_LOOP && !f->load_q) return false;
         if (!match_op(f, op)) return false;
-        if (f->nsteps && op->kind != TILE_LOOP && uses_of(op, f->load_q->results.data[0]))
+        if (f->nsteps && op->kind != TILE_LOOP && tile_uses(op, f->load_q->results.data[0]))
             return false;
     }
     if (!f->nsteps || f->step[0].loop->tiles != CLASS_PARTIAL) return false;

@@ -277,7 +277,7 @@ static int order_of_load(const TileOp *load) {
     const TileValue *v = load->results.data[0];
     bool early = false;
     for (const TileOp *op = load->next; op; op = op->next)
-        if (pass_uses(op, v)) early |= strcmp(op->role, "weights") == 0;
+        if (tile_uses(op, v)) early |= strcmp(op->role, "weights") == 0;
     return v->rank == 2 ? 2 * !early : early ? 1 : 3;
 }
 

@@ -64,7 +64,7 @@ static bool is_shared(const TileOp *op) {
 
 static bool reads_any(const TileOp *op, const Flight *f) {
     for (int i = 0; i < f->n; i++)
-        if (pass_uses(op, f->product[i]->results.data[0])) return true;
+        if (tile_uses(op, f->product[i]->results.data[0])) return true;
     return false;
 }
 
@@ -99,7 +99,7 @@ static void take_turns(Waits *w, TileBlock *b) {
         before(w, op, TILE_TURN);
         while (in_turn(op, &f)) op = op->next;
         const TileOp *last = held(&f);
-        while (last && !pass_uses(op, last->results.data[0])) op = op->next;
+        while (last && !tile_uses(op, last->results.data[0])) op = op->next;
         TileOp *pass = before(w, op, TILE_TURN);
         pass->pass = true, pass->holds = last != NULL;
     }
@@ -109,7 +109,7 @@ static void take_turns(Waits *w, TileBlock *b) {
 
 // A tile, or what lies beside it.
 static bool uses_tile(const TileOp *op, const TileValue *v) {
-    if (pass_uses(op, v)) return true;
+    if (tile_uses(op, v)) return true;
     for (int i = 0; i < op->args.n; i++) {
         const TileOp *def = op->args.data[i]->def;
         if (def && def->kind == TILE_BESIDE && def->args.data[0] == v) return true;
@@ -210,7 +210,7 @@ static void drop_early(Waits *w, TileOp *at, const TileOp *landed) {
     ExPool *x = w->p->pool;
     for (int i = 0; i < w->nearly; i++) {
         Early *e = &w->early[i];
-        if (!pass_uses(landed, e->view)) continue;
+        if (!tile_uses(landed, e->view)) continue;
         const Ex *next = ex_2(x, EX_ADD, ex_symbol(x, SYM_STEP), ex_i32(x, 1));
         drop(w, at, e->view, ex_simplify(x, ex_2(x, EX_EQ, next, e->last->to)));
     }
@@ -259,7 +259,7 @@ static bool computes(const TileOp *op) {
 // A sum in flight may be added to: products complete in order.
 static bool needs_result(const TileOp *op, const TileValue *v) {
     bool adds = op->kind == TILE_MMA && op->args.n > 2 && op->args.data[2] == v;
-    return pass_uses(op, v) && !adds;
+    return tile_uses(op, v) && !adds;
 }
 
 // How many of the products in flight an operation needs.
@@ -291,12 +291,12 @@ static void land_within(Waits *w, TileOp *map, Flight *f) {
 
 static bool read_by_map(const TileOp *first, const TileOp *end, const TileValue *v) {
     for (const TileOp *op = first; op != end; op = op->next)
-        if (op->kind == TILE_MAP && pass_uses(op, v)) return true;
+        if (op->kind == TILE_MAP && tile_uses(op, v)) return true;
     return false;
 }
 
 static const TileOp *first_loop_reading(const TileOp *op, const TileValue *v) {
-    while (op && !(op->kind == TILE_LOOP && pass_uses(op, v))) op = op->next;
+    while (op && !(op->kind == TILE_LOOP && tile_uses(op, v))) op = op->next;
     return op;
 }
 

@@ -18,19 +18,36 @@ static bool touches(const TileOp *op) {
            op->kind == TILE_FILL || op->kind == TILE_APPEND;
 }
 
+typedef struct Lookup { // of a tensor's elements, by formulas
+    const TileProgram *p;
+    int tensor;
+    bool found;
+} Lookup;
+
+static bool is_lookup(void *ctx, const Ex *e) {
+    const Lookup *l = ctx;
+    return e->op == EX_LOAD && l->p->inputs.data[e->input] == l->tensor;
+}
+
+static const Ex *look(void *ctx, const Ex *e) {
+    Lookup *l = ctx;
+    l->found |= ex_any(e, is_lookup, l);
+    return e;
+}
+
 static bool fits(const TileProgram *p, int tensor) {
     const TileTensor *t = &p->tensors.data[tensor];
-    for (int i = 0; i < p->inputs.n; i++) // formulas look elements up
-        if (p->inputs.data[i] == tensor) return false;
+    Lookup l = {.p = p, .tensor = tensor};
     for (int i = 0; i < p->kernels.n; i++) {
         const TileKernel *k = p->kernels.data[i];
-        for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
+        for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
             const TileValue *v = accessed(op);
+            tile_map_exprs(op, look, &l);
             if (!touches(op) || op->tensor != tensor) continue;
             if (!v || !tile_fits_blocks(k, t, op, v)) return false;
         }
     }
-    return true;
+    return !l.found;
 }
 
 void pass_blocks(TileProgram *p) {

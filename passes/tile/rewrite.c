@@ -149,14 +149,6 @@ void pass_move_before(TileOp *where, TileOp *op) {
     tile_insert_before(where, op);
 }
 
-bool pass_uses(const TileOp *op, const TileValue *v) {
-    for (int i = 0; i < op->args.n; i++)
-        if (op->args.data[i] == v) return true;
-    for (const TileOp *in = op->body.first; in; in = in->next)
-        if (pass_uses(in, v)) return true;
-    return false;
-}
-
 static bool is_size(const TileProgram *p, const char *name) {
     for (int i = 0; i < p->sizes.n; i++)
         if (!strcmp(p->sizes.data[i].name, name)) return true;

@@ -73,7 +73,6 @@ bool pass_before(const TileOp *a, const TileOp *b); // both of one block, a != b
 // The op of block `b` that is `op` or holds it; NULL when op is not within b.
 TileOp *pass_within(const TileBlock *b, TileOp *op);
 // Whether an op, or one within it, uses a result of `def`.
-bool pass_uses(const TileOp *op, const TileValue *v); // or one within it
 bool pass_uses_result(const TileOp *op, const TileOp *def);
 bool pass_reads(const TileOp *op, const TileOp *def); // an operand of op's own is one
 void pass_move_before(TileOp *where, TileOp *op);

@@ -139,6 +139,13 @@ says good.tile 'through %sumsb'
 sed '/^ *drop %k1$/d; s/^\( *\)store dv.*through.*$/\1drop %k1\n&/' good.tile >changed.tile
 gives 1 changed.tile --emit=asm
 says err 'stores through %sumsb, as sums, follow each other'
+gives 0 "$top/stdlib/softmax.attn" --target=sm_90a --phase=bwd --emit=tile -o la.tile # and a schedule makes no other
+gives 0 la.tile --pass=tile -o lb.tile
+gives 0 lb.tile --pass=classify -o lc.tile
+sed 's/^\( *\)store dv\(.*\) = \(%[a-z0-9_]*\)$/\1%half: f32[N, E] = map [N, E] (\3) { (\3 * 0.5) }\n\1store dv\2 = %half/' lc.tile >ld.tile
+gives 0 ld.tile --pass=schedule -o le.tile
+holds 'grep "store dk" le.tile | grep -q "through %sumsb"'
+holds 'grep -q "store dv.* = %half$" le.tile'
 for target in sm_80 gfx942 gfx1100; do # all threads copy and compute, in one role, also by way of its text
     gives 0 relu_attn.attn --target=$target --emit=tile -o la.tile
     gives 0 la.tile --pass=tile -o lb.tile
