@@ -11,7 +11,7 @@
 
 typedef struct Used {
     Cg *cg;
-    bool *tensor, *size, *scalar, *stored;
+    bool *tensor, *size, *divides, *scalar, *stored;
     ExMemo seen; // expressions that were walked already
     bool mask;
 } Used;
@@ -25,8 +25,19 @@ static void use_tensor(Used *u, int t) {
     for (int d = 0; d < tensor->rank; d++) use_expr(u, tensor->extent[d]);
 }
 
+static bool is_launch_size(const Cg *cg, const Ex *e) {
+    return ex_is_sym(e, SYM_SIZE, -1) && !cg->p->sizes.data[e->index].own;
+}
+
+// On NVIDIA's GPUs a division is 30 instructions one after the other. An offset may be below 0, no other size is.
+static void use_divisor(Used *u, const Ex *e) {
+    if (u->cg->target->kind != KIND_NVPTX || !is_launch_size(u->cg, e)) return;
+    u->divides[e->index] |= e->index != SIZE_Q_OFFSET;
+}
+
 static void use_node(void *ctx, const Ex *e) {
     Used *u = ctx;
+    if ((e->op == EX_DIV || e->op == EX_MOD) && e->type == EX_I32) use_divisor(u, e->args[1]);
     if (e->op == EX_LOAD) use_tensor(u, u->cg->p->inputs.data[e->input]);
     if (e->op != EX_SYM) return;
     if (e->sym == SYM_SIZE && !u->size[e->index]) {
@@ -106,13 +117,16 @@ void cg_collect_args(Cg *cg) {
     u.stored = cg->stored = ARENA_ARRAY(cg->arena, bool, p->tensors.n + 1);
     u.size = cg->asked = ARENA_ARRAY(cg->arena, bool, p->sizes.n + 1);
     cg->own = ARENA_ARRAY(cg->arena, Val, p->sizes.n + 1);
+    u.divides = ARENA_ARRAY(cg->arena, bool, p->sizes.n + 1);
     u.scalar = ARENA_ARRAY(cg->arena, bool, p->inputs.n + 1);
     for (int i = 0; i < cg->k->ngrid; i++) {
         use_expr(&u, cg->k->grid[i].count);
+        use_divisor(&u, cg->k->grid[i].count);
         use_expr(&u, cg->k->grid[i].from);
         use_expr(&u, cg->k->grid[i].shared);
         use_expr(&u, cg->k->grid[i].packed);
         use_expr(&u, cg->k->grid[i].batch);
+        if (cg->k->grid[i].batch) use_divisor(&u, cg->k->grid[i].batch);
         use_expr(&u, cg->k->grid[i].together);
         use_expr(&u, cg->k->grid[i].ends);
     }
@@ -131,6 +145,8 @@ void cg_collect_args(Cg *cg) {
     }
     for (int s = 0; s < p->sizes.n; s++)
         if (u.size[s] && !p->sizes.data[s].own) push(cg, CG_ARG_SIZE, s, 0);
+    for (int s = 0; s < p->sizes.n; s++)
+        if (u.divides[s]) push(cg, CG_ARG_INVERSE, s, 0);
     for (int i = 0; i < p->inputs.n; i++)
         if (u.scalar[i]) push(cg, CG_ARG_SCALAR, i, 0);
     cg->input = ARENA_ARRAY(cg->arena, Val, p->tensors.n + 1);
@@ -162,6 +178,16 @@ Val cg_size(Cg *cg, int size) {
     return cg->own[size];
 }
 
+Val cg_inverse(Cg *cg, const Ex *size) {
+    if (!is_launch_size(cg, size)) return NULL;
+    for (int slot = 0; slot < cg->args.n; slot++) {
+        const CgArg *a = &cg->args.data[slot];
+        if (a->kind == CG_ARG_INVERSE && a->index == size->index)
+            return argument(cg, CG_ARG_INVERSE, size->index, 0, cg->i64);
+    }
+    return NULL;
+}
+
 Val cg_pointer(Cg *cg, int tensor) { return argument(cg, CG_ARG_POINTER, tensor, 0, cg->ptr); }
 
 Val cg_origin(Cg *cg, const TileOp *op) {
@@ -191,11 +217,12 @@ Val cg_arguments(Cg *cg) {
     Val block = cg_alloca(cg, LLVMArrayType2(cg->i64, (uint64_t)cg->args.n), "arguments");
     for (int slot = 0; slot < cg->args.n; slot++) {
         const CgArg *a = &cg->args.data[slot];
-        Val v = a->kind == CG_ARG_POINTER  ? cg_pointer(cg, a->index)
-                : a->kind == CG_ARG_STRIDE ? cg_stride(cg, a->index, a->dim)
-                : a->kind == CG_ARG_SIZE   ? cg_size(cg, a->index)
-                : a->kind == CG_ARG_SCALAR ? scalar_argument(cg, a->index)
-                                           : NULL;
+        Val v = a->kind == CG_ARG_POINTER   ? cg_pointer(cg, a->index)
+                : a->kind == CG_ARG_STRIDE  ? cg_stride(cg, a->index, a->dim)
+                : a->kind == CG_ARG_SIZE    ? cg_size(cg, a->index)
+                : a->kind == CG_ARG_SCALAR  ? scalar_argument(cg, a->index)
+                : a->kind == CG_ARG_INVERSE ? argument(cg, CG_ARG_INVERSE, a->index, 0, cg->i64)
+                                            : NULL;
         if (!v) continue;
         Blk here = cg_here(cg);
         LLVMPositionBuilderBefore(cg->b, LLVMGetBasicBlockTerminator(cg->entry));

@@ -156,6 +156,7 @@ static AbiArg arg_of(const TileProgram *p, const CgArg *g) {
     case CG_ARG_POINTER: return (AbiArg){ABI_ARG_POINTER, 0, (uint16_t)g->index};
     case CG_ARG_STRIDE: return (AbiArg){ABI_ARG_STRIDE, (uint8_t)g->dim, (uint16_t)g->index};
     case CG_ARG_SIZE: return (AbiArg){ABI_ARG_SIZE, 0, (uint16_t)g->index};
+    case CG_ARG_INVERSE: return (AbiArg){ABI_ARG_INVERSE, 0, (uint16_t)g->index};
     case CG_ARG_SCALAR: return (AbiArg){ABI_ARG_SCALAR, 0, (uint16_t)p->inputs.data[g->index]};
     case CG_ARG_TENSOR_MAP: return (AbiArg){ABI_ARG_MAP, 0, (uint16_t)g->index};
     case CG_ARG_COUNTER: return (AbiArg){ABI_ARG_POINTER, 0, (uint16_t)p->tensors.n};
@@ -232,7 +233,7 @@ static void free_inputs(AbiVariant *v) {
     bool read[ABI_MAX_TENSORS] = {false};
     for (uint32_t k = 0; k < v->nkernels; k++)
         for (uint32_t i = 0; i < v->kernels[k].nargs; i++)
-            if (v->kernels[k].args[i].kind != ABI_ARG_SIZE)
+            if (!abi_is_of_size(&v->kernels[k].args[i]))
                 read[v->kernels[k].args[i].index % ABI_MAX_TENSORS] = true;
     for (uint32_t i = 0; i < v->ntensors && i < ABI_MAX_TENSORS; i++)
         if (v->tensors[i].role == ABI_ROLE_INPUT && !read[i]) v->tensors[i].flags |= ABI_OPTIONAL;
@@ -264,8 +265,7 @@ static void renumber(AbiVariant *v, const int *place) {
         const AbiKernel *k = &v->kernels[i];
         for (uint32_t d = 0; d < k->ngrid; d++) renumber_expr(&k->grid[d], place);
         for (uint32_t a = 0; a < k->nargs; a++)
-            if (k->args[a].kind == ABI_ARG_SIZE)
-                k->args[a].index = (uint16_t)place[k->args[a].index];
+            if (abi_is_of_size(&k->args[a])) k->args[a].index = (uint16_t)place[k->args[a].index];
     }
     for (uint32_t i = 0; i < v->nplans; i++) renumber_expr(&v->plans[i].when, place);
 }

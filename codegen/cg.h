@@ -64,6 +64,7 @@ typedef enum CgArgKind {
     CG_ARG_STRIDE,     // index: tensor, dim; i64 elements. The last dimension's is 1 and never an
                        // argument
     CG_ARG_SIZE,       // index: size; i32
+    CG_ARG_INVERSE,    // index: size that numbers are divided by; i64 (runtime/abi.h)
     CG_ARG_SCALAR,     // index: input; f32, i32 or bool
     CG_ARG_TENSOR_MAP, // index: of cg->maps (sm_90a; a target's begin_kernel may add them)
     CG_ARG_COUNTER,    // a word of the workspace that is 0 before and after (likewise)
@@ -279,12 +280,14 @@ void cg_param_attribute(Cg *cg, Val fn, int param, const char *name, uint64_t va
 void cg_collect_args(Cg *cg); // fills cg->args
 // The kernel that converts what a nest has summed, and left (passes/schedule/meanwhile.c).
 const TileKernel *cg_finishes(const TileProgram *p);
-Val cg_size(Cg *cg, int size);              // i32
-Val cg_pointer(Cg *cg, int tensor);         // ptr
-Val cg_origin(Cg *cg, const TileOp *op);    // ptr: of the first column that an access sees
-Val cg_stride(Cg *cg, int tensor, int dim); // i64 elements; the last dim's is constant 1
-Val cg_extent(Cg *cg, int tensor, int dim); // i32
-Val cg_scalar(Cg *cg, int input);           // f32, i32 or i1
+Val cg_size(Cg *cg, int size);                    // i32
+Val cg_inverse(Cg *cg, const Ex *size);           // i64; NULL: the kernel divides by itself
+Val cg_times_inverse(Cg *cg, Val x, Val inverse); // x, an i32 >= 0, over the size
+Val cg_pointer(Cg *cg, int tensor);               // ptr
+Val cg_origin(Cg *cg, const TileOp *op);          // ptr: of the first column that an access sees
+Val cg_stride(Cg *cg, int tensor, int dim);       // i64 elements; the last dim's is constant 1
+Val cg_extent(Cg *cg, int tensor, int dim);       // i32
+Val cg_scalar(Cg *cg, int input);                 // f32, i32 or i1
 
 Val cg_arguments(Cg *cg); // ptr: all of the above but maps, 8 bytes a slot
 
@@ -307,10 +310,11 @@ Val cg_axis_size(Cg *cg, int axis);                       // i32: how many place
 
 // ---- grid.c: numbers of tiles, and the grid's points
 typedef struct CgGrid {
-    Val count[TILE_MAX_GRID]; // i32, by dimension
-    int rows;                 // the dimension of the row tiles; -1: there is none
-    Val of_rows, of_heads;    // i32: row tiles and heads of a cluster, whose numbers these are;
-                              // NULL: there are none
+    Val count[TILE_MAX_GRID];   // i32, by dimension
+    Val inverse[TILE_MAX_GRID]; // of a count that is a size of the launch (cg_inverse), or NULL
+    int rows;                   // the dimension of the row tiles; -1: there is none
+    Val of_rows, of_heads;      // i32: row tiles and heads of a cluster, whose numbers these are;
+                                // NULL: there are none
     // i32, also of a sequence's sizes: its points, where the grid is of all sequences' own (tile_counts_own); NULL: it is not.
     const Ex *each;
     Val whole; // heads that have one point of the last dimension (TileGrid.from); NULL: it has no

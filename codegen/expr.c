@@ -37,10 +37,20 @@ static Val scalar_floor_div(Cg *cg, Val a, Val b) {
     return cg_add(cg, q, cg_sext(cg, down, LLVMTypeOf(a)));
 }
 
+// Which power of two a constant is; below 0: none.
+static int power_of(Val b) {
+    if (!LLVMIsAConstantInt(b)) return -1;
+    long long n = LLVMConstIntGetSExtValue(b);
+    int power = 0;
+    while (power < 31 && 1ll << power < n) power++;
+    return n == 1ll << power ? power : -1;
+}
+
 // 0 by zero; by -1 a wrapping negation, which the division itself would trap on for the least
 // integer.
 static Val floor_div(Cg *cg, Val a, Val b) {
-    int n = cg_lanes(a);
+    int n = cg_lanes(a), power = power_of(b);
+    if (power >= 0) return LLVMBuildAShr(cg->b, a, cg_i32(cg, power), "");
     Val one = cg_splat(cg, cg_i32(cg, 1), n), minus = cg_splat(cg, cg_i32(cg, -1), n);
     Val zero = LLVMConstNull(LLVMTypeOf(a));
     Val by0 = cg_same(cg, b, zero);
@@ -54,8 +64,30 @@ static Val floor_div(Cg *cg, Val a, Val b) {
 
 static Val floor_mod(Cg *cg, Val a, Val b) {
     Val zero = LLVMConstNull(LLVMTypeOf(a));
+    int power = power_of(b);
+    if (power >= 0) return cg_and(cg, a, cg_i32(cg, (1 << power) - 1));
     Val r = cg_sub(cg, a, cg_mul(cg, floor_div(cg, a, b), b));
     return cg_select(cg, cg_same(cg, b, zero), zero, r);
+}
+
+// Of 2 x, which has 32 bits, and both halves of the inverse: no sum leaves 64 bits.
+Val cg_times_inverse(Cg *cg, Val x, Val inverse) {
+    Val all = cg_i64(cg, 32), twice = cg_zext(cg, cg_shl(cg, x, cg_i32(cg, 1)), cg->i64);
+    Val low = cg_mul(cg, twice, cg_and(cg, inverse, cg_i64(cg, UINT32_MAX)));
+    Val high = cg_mul(cg, twice, cg_lshr(cg, inverse, all));
+    return cg_trunc(cg, cg_lshr(cg, cg_add(cg, high, cg_lshr(cg, low, all)), all), cg->i32);
+}
+
+// By a size of the launch, which is not below 0: below 0 -1 - x is divided for x, which rounds down.
+static Val over_size(Cg *cg, const Ex *e, Val *v) {
+    bool divides = (e->op == EX_DIV || e->op == EX_MOD) && cg_lanes(v[0]) == 1;
+    Val inverse = divides ? cg_inverse(cg, e->args[1]) : NULL;
+    if (!inverse) return NULL;
+    Val zero = cg_i32(cg, 0), by0 = cg_same(cg, v[1], zero);
+    Val sign = LLVMBuildAShr(cg->b, v[0], cg_i32(cg, 31), "");
+    Val q = cg_xor(cg, cg_times_inverse(cg, cg_xor(cg, v[0], sign), inverse), sign);
+    if (e->op == EX_MOD) q = cg_sub(cg, v[0], cg_mul(cg, q, v[1]));
+    return cg_select(cg, by0, zero, q);
 }
 
 static Val build_int(Cg *cg, ExOp op, Val *v) {
@@ -613,6 +645,7 @@ static Val build(Cg *cg, CgElem *at, const Ex *e) {
     case T_I32:
     case T_BITS:
         if (e->type != EX_F32 && (bound = any_abs(cg, e, v))) return bound;
+        if (e->type == EX_I32 && (bound = over_size(cg, e, v))) return bound;
         if (e->type != EX_F32) return build_int(cg, e->op, v);
         cg->decides = is_exact(cg, e);
         bound = cg->decides ? build_exact(cg, e->op, v) : NULL;

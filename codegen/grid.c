@@ -16,12 +16,16 @@ static Val as_wide(Cg *cg, Val v, Val number) {
 }
 
 // The remainder, i32; *number becomes the quotient.
-static Val take(Cg *cg, Val *number, Val by) {
+static Val take_of(Cg *cg, Val *number, Val by, Val inverse) {
+    if (inverse) *number = LLVMBuildTruncOrBitCast(cg->b, *number, cg->i32, ""); // a GPU's
     by = as_wide(cg, by, *number);
-    Val q = cg_udiv(cg, *number, by), r = cg_sub(cg, *number, cg_mul(cg, q, by));
+    Val q = inverse ? cg_times_inverse(cg, *number, inverse) : cg_udiv(cg, *number, by);
+    Val r = cg_sub(cg, *number, cg_mul(cg, q, by));
     *number = q;
     return LLVMBuildTruncOrBitCast(cg->b, r, cg->i32, "");
 }
+
+static Val take(Cg *cg, Val *number, Val by) { return take_of(cg, number, by, NULL); }
 
 // Tiles of rows, or heads, of a cluster: one or two, so that a division by them is a shift.
 static Val by_pairs(Cg *cg, Val count, Val by) {
@@ -55,10 +59,11 @@ CgGrid cg_grid(Cg *cg) {
         g.of_heads = cg_uniform(cg, tile_of_cluster(cg->p->pool, k, false));
     }
     for (int i = 0; i < k->ngrid; i++) {
+        bool halved = g.of_rows && (i == g.rows || k->grid[i].sym == SYM_H);
         g.count[i] = cg_uniform(cg, k->grid[i].count);
+        g.inverse[i] = halved ? NULL : cg_inverse(cg, k->grid[i].count);
         if (k->grid[i].from && !g.of_rows) g.whole = cg_uniform(cg, k->grid[i].from);
-        if (g.of_rows && (i == g.rows || k->grid[i].sym == SYM_H))
-            g.count[i] = by_pairs(cg, g.count[i], i == g.rows ? g.of_rows : g.of_heads);
+        if (halved) g.count[i] = by_pairs(cg, g.count[i], i == g.rows ? g.of_rows : g.of_heads);
     }
     return g;
 }
@@ -189,7 +194,7 @@ static void own_point(Cg *cg, const CgGrid *g, Val number, Val *at) {
     const TileKernel *k = cg->k;
     Val tile;
     for (int i = 1; i < k->ngrid; i++)
-        if (!k->grid[i].shared) at[i] = take(cg, &number, g->count[i]);
+        if (!k->grid[i].shared) at[i] = take_of(cg, &number, g->count[i], g->inverse[i]);
     cg_find_own(cg, g->each, g->count[0], number, &at[0], &tile);
     Val is = cg_not(cg, cg_below(cg, at[0], 0));
     cg->grid_b = at[0] = cg_or_zero(cg, is, at[0]);
@@ -222,7 +227,7 @@ void cg_grid_point(Cg *cg, const CgGrid *g, Val number, Val *at) {
         else if (sections)
             at[i] = take_row(cg, g, range, &number);
         else
-            at[i] = take(cg, &number, g->count[i]);
+            at[i] = take_of(cg, &number, g->count[i], g->inverse[i]);
         reverse(cg, g, i, at);
     }
     at[last] = LLVMBuildTruncOrBitCast(cg->b, number, cg->i32, "");

@@ -126,7 +126,9 @@ static Val end_of_sequence(Cg *cg, Val tiles, Val batch) {
 Val cg_find_tile(Cg *cg, const TileGrid *g, Val number, Val *end) {
     meet_all(cg);
     Val batch = cg_uniform(cg, g->batch), one_by_one = cg_is(cg, cg_uniform(cg, g->together), 0);
-    Val tile = cg_udiv(cg, number, batch), sequence = cg_sub(cg, number, cg_mul(cg, tile, batch));
+    Val inverse = cg_inverse(cg, g->batch);
+    Val tile = inverse ? cg_times_inverse(cg, number, inverse) : cg_udiv(cg, number, batch),
+        sequence = cg_sub(cg, number, cg_mul(cg, tile, batch));
     Blk here = cg_here(cg), look = cg_block(cg, "look"), on = cg_block(cg, "found");
     cg_branch(cg, one_by_one, on, look);
     cg_at(cg, look);

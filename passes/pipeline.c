@@ -397,7 +397,8 @@ TileProgram *pass_program(Arena *a, const Stream *s, const PassOptions *o,
                          shape_name(own.shape));
         if (!all) all = by[c];
     }
-    pass_run(all, PASS_plans, o, diags); // once of all, which have sizes together
+    pass_name_rows(all); // once of all, which have sizes together
+    pass_run(all, PASS_plans, o, diags);
     pass_run(all, PASS_sections, o, diags);
     return verify(all, PASS_sections, diags) ? all : NULL;
 }

@@ -375,7 +375,7 @@ static const char *verify_map(const AbiMeta *m, const AbiVariant *v, const AbiMa
 static const char *verify_arg(const AbiVariant *v, const AbiKernel *k, const AbiArg *a) {
     if (a->kind >= ABI_ARG_COUNT) return "a kernel has an unknown kind of argument";
     if (a->kind != ABI_ARG_STRIDE && a->dim) return "a kernel's argument is malformed";
-    if (a->kind == ABI_ARG_SIZE)
+    if (abi_is_of_size(a))
         return a->index < v->nsizes ? NULL : "a kernel's argument names a size that is not there";
     if (a->kind == ABI_ARG_MAP)
         return a->index < k->nmaps ? NULL

@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 enum {
-    ABI_VERSION = 3,
+    ABI_VERSION = 4,
     ABI_MAX_BYTES = 1 << 24, // of metadata; what 64 inputs in 64 variants need is far below
     ABI_MAX_VARIANTS = 64,
     ABI_MAX_SIZES = 256,
@@ -158,6 +158,7 @@ typedef enum AbiArgKind {
     ABI_ARG_SIZE,    // index: a size, i32
     ABI_ARG_SCALAR,  // tensor of rank 0: f32 for float types and i8, i32 for i32 and bool
     ABI_ARG_MAP,     // index: one of the kernel's tensor maps; 128 bytes by value, 64-byte aligned
+    ABI_ARG_INVERSE, // index: a size n, 0 <= x < 2^31: x / n is the high half of 2 * x * this (64 bits), which is 2^63 / n + 1; 0 for n < 1
     ABI_ARG_COUNT
 } AbiArgKind;
 
@@ -258,6 +259,9 @@ void abi_free(AbiMeta *m);
 size_t abi_bytes(const void *bytes);
 
 // Whether a kernel only makes kept workspace (a tile map): it touches nothing else but inputs.
+static inline bool abi_is_of_size(const AbiArg *a) {
+    return a->kind == ABI_ARG_SIZE || a->kind == ABI_ARG_INVERSE;
+}
 bool abi_makes_kept(const AbiVariant *v, const AbiKernel *k);
 
 // The value of a verified expression; false when it overflows.

@@ -52,6 +52,10 @@ static uint64_t value_of(const RtBound *b, uint16_t tensor, uint64_t word) {
     return own ? word : b->value[tensor];
 }
 
+static uint64_t inverse_of(int64_t size) {
+    return size > 0 ? (UINT64_C(1) << 63) / (uint64_t)size + 1 : 0;
+}
+
 static void pack(const RtBound *b, const AbiKernel *k, uint64_t word, RtArgs *args) {
     args->n = k->nargs;
     for (uint32_t i = 0; i < k->nargs; i++) {
@@ -61,6 +65,7 @@ static void pack(const RtBound *b, const AbiKernel *k, uint64_t word, RtArgs *ar
         case ABI_ARG_SCALAR: args->slot[i] = value_of(b, a->index, word); break;
         case ABI_ARG_STRIDE: args->slot[i] = (uint64_t)b->stride[a->index][a->dim]; break;
         case ABI_ARG_SIZE: args->slot[i] = (uint32_t)(int32_t)b->size[a->index]; break;
+        case ABI_ARG_INVERSE: args->slot[i] = inverse_of(b->size[a->index]); break;
         case ABI_ARG_MAP:
         case ABI_ARG_COUNT: args->slot[i] = 0; break;
         }

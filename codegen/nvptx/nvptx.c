@@ -89,7 +89,8 @@ static void annotate(Cg *cg, const char *key, int value) {
 static Ty argument_type(Cg *cg, const CgArg *a) {
     switch (a->kind) {
     case CG_ARG_POINTER: return LLVMPointerTypeInContext(cg->c, 1);
-    case CG_ARG_STRIDE: return cg->i64;
+    case CG_ARG_STRIDE:
+    case CG_ARG_INVERSE: return cg->i64;
     case CG_ARG_SIZE: return cg->i32;
     case CG_ARG_SCALAR: {
         Dtype d = cg->p->tensors.data[cg->p->inputs.data[a->index]].dtype;

@@ -51,6 +51,7 @@ bool pass_is_shared(const TileProgram *p, const TilePlan *plan);
 void pass_share_steps(TileProgram *p, TileKernel *k, TileOp *loop, const Ex *total);
 // How many parts, once extents are bound.
 void pass_set_splits(TileProgram *p);
+void pass_name_rows(TileProgram *p);
 // Of a batch whose long sequences have kernel k, beside that of few: which of its blocks take tiles.
 void pass_share_blocks(TileProgram *p, TileKernel *k);
 void pass_set_segments(TileProgram *p); // recur_segments.c

@@ -277,7 +277,8 @@ static const Ex *even_steps(TileProgram *p, const TileKernel *k, const Ex *room,
     const Ex *all = steps_over(p, k, "all_steps", EX_ROWSUM, evened),
              *longest = steps_over(p, k, "longest_steps", EX_ROWMAX, evened);
     const Ex *most = ex_i32(x, is_cheap(k) ? MOST_KEYS / key_extent(k) : SIZE_LIMIT);
-    const Ex *share = over(p, all, room), *rest = ex_2(x, EX_SUB, room, evened);
+    const Ex *share = over(p, all, room),
+             *rest = size_of(p, pass_size(p, "part_rest", ex_2(x, EX_SUB, room, evened)));
     // each sequence has at most one part that is not full, or as many parts as the others
     const Ex *each = size_of(p, pass_size(p, "parts_each", ex_2(x, EX_DIV, room, evened)));
     const Ex *at_once = over(p, longest, each);
@@ -426,6 +427,20 @@ void pass_set_splits(TileProgram *p) {
         p->sizes.data[size].def = parts_for(p, k);
         if (p->batch && p->target != TARGET_HOST) set_own_parts(p, k);
     }
+}
+
+// A count that is made of sizes becomes one, by which a kernel divides fast.
+static void name_rows(TileProgram *p, TileKernel *k) {
+    for (int i = 0; i < k->ngrid; i++) {
+        TileGrid *g = &k->grid[i];
+        if (g->sym == SYM_TILE && g->count->nargs)
+            g->count = size_of(p, pass_size(p, "row_tiles", g->count));
+    }
+}
+
+void pass_name_rows(TileProgram *p) {
+    for (int i = 0; i < p->kernels.n && p->target != TARGET_HOST; i++)
+        if (p->kernels.data[i]->purpose == PURPOSE_PART) name_rows(p, p->kernels.data[i]);
 }
 
 // ---- parts of a kernel that also runs without

@@ -128,7 +128,8 @@ static inline uint64_t cu_arg(const CuRun *r, const AbiArg *a) {
             memcpy(&slot, &i, sizeof i);
         return slot;
     }
-    case ABI_ARG_MAP: // the GPU's
+    case ABI_ARG_INVERSE: // NVIDIA's GPUs
+    case ABI_ARG_MAP:     // the same
     case ABI_ARG_COUNT: break;
     }
     ck_abort_msg("an argument's kind");

@@ -14,6 +14,17 @@ typedef struct Seen { // of a test, which checks one call after the other
     uint64_t q_start;
 } Seen;
 
+// x / n as kernels make it, of the inverse that they are given.
+static void divides(int64_t n, uint64_t inverse) {
+    static const uint32_t some[] = {0,  1,    2,    6,       7,          8,        55,
+                                    56, 4095, 4096, 1 << 24, 2147483646, INT32_MAX};
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+        uint64_t twice = 2 * (uint64_t)some[i], low = twice * (uint32_t)inverse;
+        uint64_t q = (twice * (inverse >> 32) + (low >> 32)) >> 32;
+        ck_assert_uint_eq(q, some[i] / (uint64_t)n);
+    }
+}
+
 static void note(const uint64_t *a, int64_t first, int64_t last) {
     Seen *s = (Seen *)(uintptr_t)a[7];
     (void)first;
@@ -24,6 +35,7 @@ static void note(const uint64_t *a, int64_t first, int64_t last) {
                 .q_offset_0 = (int32_t)a[4],
                 .k_stride = (int64_t)a[5],
                 .q_start = a[6]};
+    divides(s->max_q, a[8]);
     s->tasks = last;
 }
 
@@ -105,8 +117,9 @@ static void open_artifact(World *w, AbiLayout layout, uint32_t page) {
                      {ABI_ARG_SIZE, 0, paged ? Q_OFFSET_0 : ABI_SIZE_TK + 1},
                      {ABI_ARG_STRIDE, 0, TK},
                      {ABI_ARG_POINTER, 0, TQ_START},
-                     {ABI_ARG_POINTER, 0, TO}};
-    AbiKernel kernel = {"note", 1, 0, 1, 1, {E(GRID)}, 8, args, 0, NULL};
+                     {ABI_ARG_POINTER, 0, TO},
+                     {ABI_ARG_INVERSE, 0, ABI_SIZE_MAX_Q}};
+    AbiKernel kernel = {"note", 1, 0, 1, 1, {E(GRID)}, 9, args, 0, NULL};
     uint16_t numbers[] = {0};
     AbiPlan plan = {{0, NULL}, 1, numbers};
     AbiVariant v = {.name = "serve",
