@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 enum {
-    ABI_VERSION = 4,
+    ABI_VERSION = 3,
     ABI_MAX_BYTES = 1 << 24, // of metadata; what 64 inputs in 64 variants need is far below
     ABI_MAX_VARIANTS = 64,
     ABI_MAX_SIZES = 256,

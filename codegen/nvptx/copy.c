@@ -99,18 +99,21 @@ static Val row_offset(Cg *cg, const Copy *c, Val row) {
 
 static int power_of_two_in(int n) { return n & -n; }
 
-// One 16-byte piece; `bytes` of it are read, the rest is zeros. `when`: NULL for always.
+// One 16-byte piece; `bytes` of it are read, the rest is zeros. `bytes`: NULL for all; `when`: NULL for always.
 static void piece(Cg *cg, Val dst, int offset, Val src, Val bytes, Val when) {
-    Val v[] = {dst, src, bytes, when ? cg_zext(cg, when, cg->i32) : NULL};
+    Val v[4] = {dst, src};
+    int n = 2;
+    const char *size = bytes ? ", $2" : "", *on = "";
+    if (bytes) v[n++] = bytes;
+    if (when) {
+        on = arena_printf(cg->arena, "\t.reg .pred p;\n\tsetp.ne.b32 p, $%d, 0;\n\t@p ", n);
+        v[n++] = cg_zext(cg, when, cg->i32);
+    }
+    static const char *const kinds[] = {"r,l,~{memory}", "r,l,r,~{memory}", "r,l,r,r,~{memory}"};
     const char *text =
-        when ? arena_printf(cg->arena,
-                            "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $3, 0;\n\t"
-                            "@p cp.async.cg.shared.global.L2::128B [$0+%d], [$1], 16, $2;\n\t}",
-                            offset)
-             : arena_printf(cg->arena, "cp.async.cg.shared.global.L2::128B [$0+%d], [$1], 16, $2;",
-                            offset);
-    cg_asm(cg, cg->void_, v, when ? 4 : 3, text, when ? "r,l,r,r,~{memory}" : "r,l,r,~{memory}",
-           false);
+        arena_printf(cg->arena, "{\n%scp.async.cg.shared.global.L2::128B [$0+%d], [$1], 16%s;\n\t}",
+                     on, offset, size);
+    cg_asm(cg, cg->void_, v, n, text, kinds[n - 2], false);
 }
 
 // How many pieces of a row threads copy side by side. Of panels eight at least, so that what permutes them is a
@@ -134,10 +137,10 @@ static void row_pieces(Cg *cg, const Copy *c, Val dst, int offset, Val src, Val 
     for (int j = 0; j < all; j += across) {
         Val in = ok;
         if (j + across > real) {
-            Val col = cg_plus(cg, lane_col, j);
-            in = cg_and(cg, ok, cg_less(cg, col, end));
+            in = cg_less(cg, cg_plus(cg, lane_col, j), end);
+            if (ok) in = cg_and(cg, ok, in);
         }
-        Val bytes = cg_select(cg, in, cg_i32(cg, 16), cg_i32(cg, 0));
+        Val bytes = in ? cg_select(cg, in, cg_i32(cg, 16), cg_i32(cg, 0)) : NULL;
         piece(cg, dst, offset + piece_offset(&c->tile, j), cg_add(cg, src, cg_i64(cg, 16 * j)),
               bytes, when);
     }
@@ -191,6 +194,12 @@ static Val place_of(Cg *cg, const Copy *c, Turn t, int n, Val stride) {
     return cg_add(cg, place, cg_mul(cg, cg_zext(cg, in, cg->i64), stride));
 }
 
+// Where none is behind the tensor's end, as of an axis with other rows than tiles have.
+static bool has_all_rows(const Cg *cg, const Copy *c) {
+    const Ex *size = cg->k->axes[c->tile.row_axis].size;
+    return c->op->inside && (size->op != EX_CONST || size->i % c->tile.rows == 0);
+}
+
 // The row stride and the thread's number are hidden from LLVM each time: else it would compute
 // every piece's addresses once for all tiles and keep them all in registers, which the accumulators
 // need.
@@ -210,7 +219,8 @@ static void copy_pieces(Cg *cg, const Copy *c) {
     Val dst = cg_add(cg, c->dst, at), left = cg_sub(cg, c->left, row);
     Val begin = c->run ? cg_add(cg, c->base, own) : NULL;
     for (int i = 0; i < c->tile.rows; i += t.down) {
-        Val ok = cg_icmp(cg, LLVMIntSGT, left, cg_i32(cg, i)), when = c->when;
+        Val ok = has_all_rows(cg, c) ? NULL : cg_icmp(cg, LLVMIntSGT, left, cg_i32(cg, i)),
+            when = c->when;
         if (i + t.down > c->tile.rows) {
             Val in = cg_below(cg, row, c->tile.rows - i);
             when = when ? cg_and(cg, when, in) : in;
