@@ -9,7 +9,6 @@
 // In the second case the first one is the weight of a tame row, whose A is small: nearly all rows are, and whoever looks may take it.
 // A row without a key has L = -inf. Made row scalars that nothing needs are dropped.
 #include "passes/derive/backward.h"
-#include "passes/derive/fixed_shift.h"
 
 #include "passes/derive/magnitude.h"
 #include "passes/derive/powers.h"
@@ -141,14 +140,6 @@ static bool folds(const Saving *v, const Ex *elem) {
     return row_most(v->d->row, x) <= MOST_FOLDED;
 }
 
-// Whether a row has no key. By the sum of its weights where shifts may stay: the extremum then is of some keys, or of none.
-static const Ex *without_keys(const Stream *s) {
-    ExPool *p = s->row->pool;
-    int sum, extremum;
-    if (!s->empty || !pass_may_fix_shift(s, &sum, &extremum)) return s->empty;
-    return ex_2(p, EX_EQ, ex_sym(p, SYM_STATE, sum, EX_F32), ex_f32(p, 0));
-}
-
 static const Ex *folded_weight(Saving *v, const Ex *elem) {
     ExPool *p = v->d->p;
     const Stream *s = v->s;
@@ -161,7 +152,7 @@ static const Ex *folded_weight(Saving *v, const Ex *elem) {
     ex_visit(shifted, save_symbol, v);
     if (s->empty) { // which is when the shift is not what it is a function of
         both = ex_2(p, divides ? EX_SUB : EX_ADD, raw, log);
-        both = ex_select(p, without_keys(s), ex_f32(p, -INFINITY), both);
+        both = ex_select(p, s->empty, ex_f32(p, -INFINITY), both);
     }
     save(v, "L", l, ex_simplify(p, both));
     return shifted;
@@ -266,7 +257,7 @@ void back_saved(Derivative *d) {
     const Ex *folded = ex_sym(d->p, SYM_ROW, FOLDED, EX_F32);
     if (by_row && b->s->empty)
         b->empty = find_saved(&v, folded) >= 0 ? ex_2(d->p, EX_EQ, folded, ex_f32(d->p, -INFINITY))
-                                               : without_keys(b->s);
+                                               : b->s->empty;
     if (b->empty) ex_visit(b->empty, save_symbol, &v);
     place_rows(&v);
     b->weight = placed(&v, b->weight);
