@@ -98,6 +98,11 @@ def _spaced(x: torch.Tensor, rows: Sequence[Interval], size: int) -> torch.Tenso
     return torch.cat([*parts, x[before:], x.new_zeros((size - at, *x.shape[1:]))])  # x without rows is in the graph, too: other ranks wait for what is behind it
 
 
+def _identity(x: torch.Tensor) -> Any:
+    """Of a tensor of a GPU not its values, which a call would wait for."""
+    return tuple(x.tolist()) if x.device.type == "cpu" else (x.data_ptr(), x._version)
+
+
 def attend(spec: str, arrays: Dict[str, torch.Tensor], scalars: Dict[str, float], wants: bool, index: Dict[str, torch.Tensor], spread: Spread,
            kv_spread: Optional[Spread], whole: Sequence[str], method: Optional[str], plan: Any) -> List[torch.Tensor]:  # fmt: skip
     """o of this rank's rows, and emits."""
@@ -130,12 +135,12 @@ def attend(spec: str, arrays: Dict[str, torch.Tensor], scalars: Dict[str, float]
     if spread.always:
         call += [(n, hashlib.sha256(str(x.tolist()).encode()).hexdigest()[:12]) for n, x in index.items()]
     spread.board.agree(call, spread.always)
-    key = ("packed", spread.told, kv_spread.told, len(index["q_start"]), "q_offset" in index, q.device)
-    own = plan._kept.get(key) if plan else None
+    key = ("packed", spread.told, kv_spread.told, *((n, _identity(x)) for n, x in index.items()), q.device)
+    own, _ = plan._kept.get(key, (None, None)) if plan else (None, None)
     if own is None:
         own = _found(index, spread.within, kv_spread.within, q.device)
         if plan:
-            plan._kept[key] = own
+            plan._kept[key] = own, index  # whose memory no other tensor gets
     of_keys = [n for n in arrays if n in along and along[n] is kv_spread and n != "q" and "Sq" not in reads.extents.get(n, ())]
     there: Dict[str, torch.Tensor] = {}
     for learned in True, False:  # gradients of the others do not travel

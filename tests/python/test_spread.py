@@ -489,6 +489,10 @@ attention packed {
                     else:
                         dist.all_reduce(share, group=group)
                     close(share, whole[n].grad, f"{source} {sp}: d{n}")
+    plan = attn.Plan()  # tells two lines of keys apart
+    for of_keys in (kv_starts, torch.tensor([0, 30, 61, 80, 150, 184])):
+        o = module(**{n: x.detach() for n, x in own.items()}, q_start=starts, kv_start=of_keys, spread=sp, kv_spread=kv, plan=plan)
+        close(sp.unshard(o, 0), module(**{n: x.detach() for n, x in whole.items()}, q_start=starts, kv_start=of_keys), f"{of_keys}: o")
     # The last rows are no sequence's, all those of some ranks among them, which have keys of the others.
     sp, kv, some = attn.Spread(group, T), attn.Spread(group, T, "striped:20"), torch.tensor([0, 30, 55])
     module, whole = attn.Attention(library("causal")), leaves([q, q[:, :2] + 1, q[:, 2:] - 1])
