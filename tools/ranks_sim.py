@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What attention over many GPUs would take: plays the schedules of attn.Spread over links, with rates of one and two GPUs.
 
-    tools/ranks_sim.py                    # beside what two H100 took, then to 4096 ranks
+    tools/ranks_sim.py                    # beside what two and four H100 took, then to 4096 ranks
     tools/ranks_sim.py --svg FILE         # the chart of docs/several-gpus.md
 
 One sequence, 32 heads of queries and 8 of keys, D 128, bf16; layers one after the other. A launch is its tiles, which multiprocessors take one after the
@@ -27,11 +27,14 @@ CARD = 45e9  # bytes/s into a GPU, of a card's 50 GB/s between nodes
 NODE = 8  # GPUs
 LEAST = 64 << 20  # bytes of a group of heads
 
-# Two H100, NCCL: ms of a layer, forward and backward, by keys and by heads, where the slower GPU counts. The host is ahead of all layers but the first.
+# H100, NCCL, so many: ms of a layer, forward and backward, by keys and by heads, where the slowest GPU counts. The host is ahead of all layers but the first.
 MEASURED = [
-    ("causal", 65536, "zigzag", (24.32, 77.64), (24.64, 80.87)),
-    ("full", 32768, "contiguous", (12.41, 39.93)),
-    ("window 4096", 65536, "contiguous", (3.25, 10.33)),
+    (2, "causal", 65536, "zigzag", (24.32, 77.64), (24.64, 80.87)),
+    (2, "full", 32768, "contiguous", (12.41, 39.93)),
+    (2, "window 4096", 65536, "contiguous", (3.25, 10.33)),
+    (4, "causal", 65536, "zigzag", (12.88, 40.53), (12.92, 39.11)),
+    (4, "full", 32768, "contiguous", (6.40, 19.38)),
+    (4, "window 4096", 65536, "contiguous", (1.84, 5.65)),
 ]
 LAYERS = 6  # one after the other, of all that is measured
 
@@ -174,15 +177,15 @@ def share(mask, S, n, order, backward):
     return alone(mask, S, backward) / n / taken, "keys" if taken == both[0] else "heads"
 
 
-def against_two():
+def against_measured():
     """Rows of (case, measured, played): ms."""
     rows = []
-    for mask, S, order, *methods in MEASURED:
+    for n, mask, S, order, *methods in MEASURED:
         for method, measured in zip(("keys", "heads"), methods):
             for backward, there in enumerate(measured):
-                taken = max(keys_method(mask, S, 2, order, backward)) if method == "keys" else heads_method(mask, S, 2, order, backward)
+                taken = max(keys_method(mask, S, n, order, backward)) if method == "keys" else heads_method(mask, S, n, order, backward)
                 phase = "backward" if backward else "forward"
-                rows.append((f"{mask}, {S}, {order}, {method}, {phase}", there, (taken + HOST / LAYERS) * 1e3))
+                rows.append((f"{n}: {mask}, {S}, {order}, {method}, {phase}", there, (taken + HOST / LAYERS) * 1e3))
     return rows
 
 
@@ -195,8 +198,8 @@ def name(mask, S):
 
 
 def tell():
-    print("| of two GPUs, ms | measured | played |\n| --- | --- | --- |")
-    for case, measured, played in against_two():
+    print("| GPUs, ms | measured | played |\n| --- | --- | --- |")
+    for case, measured, played in against_measured():
         print(f"| {case} | {measured:.1f} | {played:.1f} |")
     print(f"\n| GPUs | {' | '.join(name(m, S) for m, S, _ in CASES)} |\n| --- |{' --- |' * len(CASES)}")
     for n in COUNTS:
