@@ -254,10 +254,23 @@ static bool is_for_two(const TileProgram *p, const TileKernel *k) {
     return !is_wide(p) || (is_tight_enough(p, fit(p, k, false)) && is_light(p, k));
 }
 
-// Measured (docs/experiments.md). It takes registers, for where the step before was: what asks for more has none.
+static bool compares(void *ctx, const Ex *e) {
+    (void)ctx;
+    return e->type == EX_BOOL && ex_uses(e, SYM_PARAM, -1);
+}
+
+// Whether something of a pair hangs on a comparison of its products.
+static bool has_kinks(const TileKernel *k) {
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        for (int i = 0; op->kind == TILE_MAP && is_nested(op) && i < op->outs.n; i++)
+            if (ex_any(op->outs.data[i].body, compares, NULL)) return true;
+    return false;
+}
+
+// Measured (docs/experiments.md). It takes registers, for where the step before was: kinks leave none, and ptxas lets no product run beside
+// another.
 static bool should_turn(const TileProgram *p, const TileKernel *k, Knobs s) {
-    bool reads = ex_reads(k->mask);
-    return may_turn(p, k, s) && !has_scatter(k) && !reads && !p->batch && is_light(p, k);
+    return may_turn(p, k, s) && !has_scatter(k) && !p->batch && !has_kinks(k);
 }
 
 // Of three roles the last one has what the others leave.

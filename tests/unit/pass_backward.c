@@ -286,7 +286,7 @@ TEST(nests_by_choice) {
         nests_of(NARROW "modify(s, b, h, i, j) = s + t[h, i - j + Sk]; }", BATCH_DENSE), 2);
 }
 
-// Where a warpgroup has all sums of its keys, and weights are little work.
+// Where a warpgroup has all sums of its keys, and nothing hangs on comparisons of products.
 TEST(turns_by_choice) {
 #define OF(d) "import std.normalization; attention a { dim D = " d "; score(q, k) = dot(q, k); "
     static const struct {
@@ -298,7 +298,10 @@ TEST(turns_by_choice) {
         {OF("64") "mask(b, h, i, j) = j <= i; normalize(s) = softmax(s); }", BATCH_RAGGED, 0},
         {OF("64") "modify(s) = max(s, 0); normalize(s) = s; }", BATCH_DENSE, 0},
         {OF("64") "input n: i32[B]; mask(b, h, i, j) = j < n[b]; normalize(s) = softmax(s); }",
-         BATCH_DENSE, 0},
+         BATCH_DENSE, 1},
+        {OF("64") "modify(s, b, h, i, j) = s - 0.1 * (i - j); normalize(s) = softmax(s); }",
+         BATCH_DENSE, 1},
+        {OF("128") "modify(s) = sigmoid(s); normalize(s) = s; }", BATCH_DENSE, 1},
         {OF("128") "normalize(s) = softmax(s); }", BATCH_DENSE, 1},
         {OF("128") "modify(s) = max(s, 0); normalize(s) = s; }", BATCH_DENSE, 0},
         {OF("256") "normalize(s) = softmax(s); }", BATCH_DENSE, 0},
