@@ -137,6 +137,8 @@ void cg_beside(Cg *cg, const TileOp *op);  // the same place
 // To the element `own` along `axis`, `other` along the value's other one, if any.
 Val cg_shared_pointer(Cg *cg, const TileValue *v, int axis, Val own, Val other);
 // As it reads; part: what registers say of it, beside the thread.
+// Where the thread's element `part` lies.
+Val cg_shared_at(Cg *cg, const TileValue *v, int layout, const int *part);
 Val cg_shared_element(Cg *cg, const TileValue *v, int layout, const int *part);
 
 // ---- maps into shared memory (cooperative.c)

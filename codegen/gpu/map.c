@@ -221,11 +221,10 @@ void cg_spread(Cg *cg, const TileOp *map) {
         const CgFragment *f = cg_fragment(cg, v);
         int layout = tile_common_layout(cg->k, map, map->axes, map->naxes);
         for (int r = 0; r < f->registers; r++) {
-            Val at[2] = {NULL, NULL};
+            int part[TILE_MAX_AXES];
             for (int a = 0; a < v->rank; a++)
-                at[a] = cg_plus(cg, cg_thread_part(cg, layout, v->axis[a]),
-                                layout_part(&f->is, LAYOUT_REG, v->axis[a], r * f->each));
-            Val x = cg->value[v->id].e[r], p = cg_shared_pointer(cg, v, v->axis[0], at[0], at[1]);
+                part[v->axis[a]] = layout_part(&f->is, LAYOUT_REG, v->axis[a], r * f->each);
+            Val x = cg->value[v->id].e[r], p = cg_shared_at(cg, v, layout, part);
             cg_store(cg, f->each == 1 ? cg_write(cg, x, v->dtype) : x, p);
         }
         cg->value[v->id].e = NULL, cg->value[v->id].n = 0; // others read it there

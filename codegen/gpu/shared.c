@@ -26,18 +26,22 @@ Val cg_shared_pointer(Cg *cg, const TileValue *v, int axis, Val own, Val other) 
     return cg_gpu(cg)->hooks->pointer(cg, cg_add(cg, cg->value[v->id].mem, offset));
 }
 
-// Of a vector, the thread's elements have one base, and constants beyond it: a place for each would take a register for each.
-Val cg_shared_element(Cg *cg, const TileValue *v, int layout, const int *part) {
+// Where rows are not permuted, the thread's elements have one base, and constants beyond it: a place for each would take a register for each.
+Val cg_shared_at(Cg *cg, const TileValue *v, int layout, const int *part) {
     TileShared t = tile_shared(cg->p, cg->k, v);
-    bool vector = t.row_axis < 0 && t.order != ORDER_PANELS;
+    bool plain = t.order == ORDER_PADDED || (t.row_axis < 0 && t.order != ORDER_PANELS);
+    int axis[2] = {t.col_axis, t.row_axis}, bytes[2] = {t.elem, t.pitch}, beyond = 0;
     Val at[2] = {NULL, NULL};
     for (int i = 0; i < 2; i++) {
-        int axis = i ? t.row_axis : t.col_axis;
-        if (axis >= 0)
-            at[i] = cg_plus(cg, cg_thread_part(cg, layout, axis), vector ? 0 : part[axis]);
+        if (axis[i] < 0) continue;
+        at[i] = cg_plus(cg, cg_thread_part(cg, layout, axis[i]), plain ? 0 : part[axis[i]]);
+        if (plain) beyond += part[axis[i]] * bytes[i];
     }
     Val p = cg_shared_pointer(cg, v, t.col_axis, at[0], at[1]);
-    if (vector && t.col_axis >= 0)
-        p = cg_element(cg, cg->i8, p, cg_i32(cg, part[t.col_axis] * t.elem));
-    return cg_read(cg, cg_load(cg, cg_dtype(cg, v->dtype), p), v->dtype);
+    return beyond ? cg_element(cg, cg->i8, p, cg_i32(cg, beyond)) : p;
+}
+
+Val cg_shared_element(Cg *cg, const TileValue *v, int layout, const int *part) {
+    return cg_read(cg, cg_load(cg, cg_dtype(cg, v->dtype), cg_shared_at(cg, v, layout, part)),
+                   v->dtype);
 }

@@ -193,13 +193,19 @@ static bool lies_apart(Cg *cg, const CgAccess *a) {
     return false;
 }
 
-// Of a warp's rows and the current columns, this thread's part of the first block.
+// Whether the tensor's rows are whole tiles.
+static bool has_tiles(Cg *cg, const CgAccess *a) {
+    int rank = a->t->rank, axis = a->op->coord[rank - 2].axis;
+    return tile_is_multiple(a->t->extent[rank - 2], cg->k->axes[axis].extent);
+}
+
+// Of a warp's rows and the current columns, this thread's part of the first block. in: the tensor has it; NULL: it has all.
 static Val blocks_at(Cg *cg, const CgAccess *a, int m, Val *in) {
     Val block = LLVMBuildAShr(cg->b, a->row, cg_i32(cg, 4), "");
     block = cg_plus(cg, block, m);
     Val first = cg_shl(cg, block, cg_i32(cg, 4));
-    *in = cg_less(cg, first, a->nrows);
-    first = cg_select(cg, *in, first, cg_i32(cg, 0));
+    *in = has_tiles(cg, a) ? NULL : cg_less(cg, first, a->nrows);
+    if (*in) first = cg_select(cg, *in, first, cg_i32(cg, 0));
     Val lane = cg_times(cg, nv_state(cg)->gpu.lane, lies_apart(cg, a) ? 4 : 16);
     return address(cg, row_begin(cg, a, first), lane, 1);
 }
@@ -236,19 +242,23 @@ static void load_block(Cg *cg, const CgAccess *a, Val at, Val in, int n, Val fou
     Val exists = block_exists(cg, a, n), offset = cg_i64(cg, BLOCK_BYTES * n);
     for (int i = 0; i < 4; i++) four[i] = LLVMConstNull(cg->f32);
     if (8 * n >= a->cols) return;
-    if (exists) in = cg_and(cg, in, exists);
+    if (exists) in = in ? cg_and(cg, in, exists) : exists;
     if (exists) offset = cg_select(cg, exists, offset, cg_i64(cg, 0));
     at = cg_add(cg, at, offset);
     if (lies_apart(cg, a)) {
         for (int i = 0; i < 4; i++) {
             Val p = global_ptr(cg, cg_add(cg, at, cg_i64(cg, BLOCK_BYTES / 4 * i)));
-            four[i] = cg_or_zero(cg, in, cg_load(cg, cg->f32, p));
+            Val one = cg_load(cg, cg->f32, p);
+            four[i] = in ? cg_or_zero(cg, in, one) : one;
         }
         return;
     }
     Val all = cg_load(cg, cg_vector(cg->f32, 4), global_ptr(cg, at));
     LLVMSetAlignment(all, 16);
-    for (int i = 0; i < 4; i++) four[i] = cg_or_zero(cg, in, cg_extract(cg, all, cg_i32(cg, i)));
+    for (int i = 0; i < 4; i++) {
+        four[i] = cg_extract(cg, all, cg_i32(cg, i));
+        if (in) four[i] = cg_or_zero(cg, in, four[i]);
+    }
 }
 
 static void load_blocks(Cg *cg, const CgAccess *a, int m, Val *e) {
