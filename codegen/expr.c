@@ -92,7 +92,6 @@ static Val over_size(Cg *cg, const Ex *e, Val *v) {
 
 static Val build_int(Cg *cg, ExOp op, Val *v) {
     LLVMBuilderRef b = cg->b;
-    Val zero = LLVMConstNull(LLVMTypeOf(v[0]));
     Val count = op == EX_SHL || op == EX_SHR
                     ? LLVMBuildAnd(b, v[1], cg_splat(cg, cg_i32(cg, 31), cg_lanes(v[1])), "")
                     : NULL;
@@ -105,9 +104,6 @@ static Val build_int(Cg *cg, ExOp op, Val *v) {
     case EX_NEG: return LLVMBuildNeg(b, v[0], "");
     case EX_MIN: return intrinsic_of(cg, "llvm.smin", v, 2);
     case EX_MAX: return intrinsic_of(cg, "llvm.smax", v, 2);
-    case EX_ABS:
-        return LLVMBuildSelect(b, LLVMBuildICmp(b, LLVMIntSLT, v[0], zero, ""),
-                               LLVMBuildNeg(b, v[0], ""), v[0], "");
     case EX_BAND: return LLVMBuildAnd(b, v[0], v[1], "");
     case EX_BOR: return LLVMBuildOr(b, v[0], v[1], "");
     case EX_BXOR: return LLVMBuildXor(b, v[0], v[1], "");
@@ -134,10 +130,12 @@ static bool is_any_number(void *ctx, const Ex *e) {
            (ex_is_sym(e, SYM_PARAM, -1) && reads_integers(ctx));
 }
 
-// |x| for an x that is made of inputs or products, and may be the least i32; NULL where no such is.
-static Val any_abs(Cg *cg, const Ex *e, const Val *v) {
-    if (e->op != EX_ABS || cg->target->kind != KIND_NVPTX) return NULL;
-    return ex_any(e->args[0], is_any_number, cg) ? cg->hooks->math(cg, EX_ABS, v) : NULL;
+// |x|. NVIDIA's assembler has an instruction for an x that is not the least i32 (nvptx/math.c).
+static Val whole_abs(Cg *cg, const Ex *e, const Val *v) {
+    bool small = cg->target->kind == KIND_NVPTX && !ex_any(e->args[0], is_any_number, cg);
+    Ty type = LLVMTypeOf(v[0]);
+    Val args[] = {v[0], LLVMConstInt(cg->i1, small, false)};
+    return cg_intrinsic(cg, "llvm.abs", &type, 1, args, 2);
 }
 
 // ---- floats
@@ -644,7 +642,7 @@ static Val build(Cg *cg, CgElem *at, const Ex *e) {
     case T_F32:
     case T_I32:
     case T_BITS:
-        if (e->type != EX_F32 && (bound = any_abs(cg, e, v))) return bound;
+        if (e->type == EX_I32 && e->op == EX_ABS) return whole_abs(cg, e, v);
         if (e->type == EX_I32 && (bound = over_size(cg, e, v))) return bound;
         if (e->type != EX_F32) return build_int(cg, e->op, v);
         cg->decides = is_exact(cg, e);

@@ -7,6 +7,8 @@
 // formula.
 #include "codegen/nvptx/nvptx.h"
 
+#include <string.h>
+
 static Val min_max(Cg *cg, ExOp op, const Val *args) {
     Val v[] = {args[0], args[1]};
     const char *name = op == EX_MAX ? "llvm.maxnum" : "llvm.minnum";
@@ -87,13 +89,6 @@ Val nv_sigmoids_end(Cg *cg, const Val pair[2]) {
     return cg_asm(cg, cg->i32, v, 2, "fma.rn.bf16x2 $0, $1, $2, $1;", "=r,r,r", false);
 }
 
-// ptxas takes abs.s32 for at least 0, and abs(x) < 0 for false: it is true of the least i32, whose
-// abs is itself. LLVM makes abs.s32 of a maximum.
-static Val whole_abs(Cg *cg, Val x) {
-    const char *text = "{\n\t.reg .s32 n;\n\tneg.s32 n, $1;\n\tmax.s32 $0, $1, n;\n\t}";
-    return nv_asm1(cg, cg->i32, text, "=r,r", x);
-}
-
 Val nv_math(Cg *cg, ExOp op, const Val *args) {
     bool narrow = dtype_half(cg->p->dtype);
     switch ((int)op) {
@@ -101,7 +96,6 @@ Val nv_math(Cg *cg, ExOp op, const Val *args) {
     case EX_MAX: return min_max(cg, op, args);
     case EX_DIV: return divide(cg, args);
     case EX_RCP: return nv_f32(cg, "llvm.nvvm.rcp.approx.ftz.f", args[0]);
-    case EX_ABS: return LLVMTypeOf(args[0]) == cg->i32 ? whole_abs(cg, args[0]) : NULL;
     case EX_EXP2: return nv_f32(cg, "llvm.nvvm.ex2.approx.ftz.f", args[0]);
     case EX_LOG2: return nv_f32(cg, "llvm.nvvm.lg2.approx.ftz.f", args[0]);
     case EX_SQRT: return nv_f32(cg, "llvm.nvvm.sqrt.approx.ftz.f", args[0]);
@@ -111,4 +105,32 @@ Val nv_math(Cg *cg, ExOp op, const Val *args) {
         return narrow ? nv_asm1(cg, cg->f32, "tanh.approx.f32 $0, $1;", "=f,f", args[0]) : NULL;
     default: return NULL;
     }
+}
+
+// ---- abs of i32
+
+// ptxas takes abs.s32 for at least 0, and abs(x) < 0 for false: it is true of the least i32, whose abs is itself. LLVM makes
+// abs.s32 of abs, of maxima and of choices, if it sees them. That of numbers which may be the least is asked for by `false`.
+static void replace_abs(Cg *cg, Val call) {
+    if (!LLVMIsACallInst(call) || LLVMTypeOf(call) != cg->i32) return;
+    Val called = LLVMIsAFunction(LLVMGetCalledValue(call)); // NULL: assembly
+    if (!called || LLVMGetIntrinsicID(called) != LLVMLookupIntrinsicID("llvm.abs", 8)) return;
+    if (LLVMConstIntGetZExtValue(LLVMGetOperand(call, 1))) return;
+    LLVMPositionBuilderBefore(cg->b, call);
+    const char *text = "{\n\t.reg .s32 n;\n\tneg.s32 n, $1;\n\tmax.s32 $0, $1, n;\n\t}";
+    Ty type = LLVMFunctionType(cg->i32, &cg->i32, 1, false);
+    Val code = LLVMGetInlineAsm(type, text, strlen(text), "=r,r", 4, false, false,
+                                LLVMInlineAsmDialectATT, false),
+        x = LLVMGetOperand(call, 0);
+    LLVMReplaceAllUsesWith(call, LLVMBuildCall2(cg->b, type, code, &x, 1, ""));
+    LLVMInstructionEraseFromParent(call);
+}
+
+void nv_replace_abs(Cg *cg) {
+    for (Val f = LLVMGetFirstFunction(cg->m); f; f = LLVMGetNextFunction(f))
+        for (Blk b = LLVMGetFirstBasicBlock(f); b; b = LLVMGetNextBasicBlock(b))
+            for (Val i = LLVMGetFirstInstruction(b), next; i; i = next) {
+                next = LLVMGetNextInstruction(i);
+                replace_abs(cg, i);
+            }
 }

@@ -73,6 +73,7 @@ static const char *nv_passes(const Cg *cg) {
 }
 
 static void nv_polish(Cg *cg) {
+    nv_replace_abs(cg);
     if (is_plain(cg)) nv_widen(cg);
 }
 

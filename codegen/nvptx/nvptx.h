@@ -95,6 +95,7 @@ Val nv_asm1(Cg *cg, Ty result, const char *text, const char *constraints, Val x)
 void nv_widen(Cg *cg);                                                            // wide.c
 Val nv_hidden(Cg *cg, Val v); // v, but nothing computed from it leaves the loop it stands in
 Val nv_math(Cg *cg, ExOp op, const Val *args); // math.c
+void nv_replace_abs(Cg *cg);                   // of numbers that may be the least i32
 // Of two sigmoids as bf16: exponentials of theirs, what is left to do with them, the pair.
 Val nv_sigmoid_exponential(Cg *cg, Val x);
 void nv_sigmoids_begin(Cg *cg, Val pair[2]);

@@ -160,7 +160,7 @@ static const Ex *larger(const Rows *r, const Ex *da, const Ex *db) {
     if (is_constant(p, B)) return is_nan(p, B) ? da : choice(p, a_wins, da, NULL);
     if (is_constant(p, A)) return is_nan(p, A) ? db : choice(p, b_wins, db, NULL);
     const Ex *both = ex_chain(p, NUM(0.5f), ex_plus(p, da, db));
-    return choice(p, a_wins, da, choice(p, EQ(A, B), both, db)); // a NaN is not chosen
+    return choice(p, ex_2(p, EX_NE, B, Y), da, choice(p, EQ(A, B), both, db)); // no NaN is chosen
 }
 
 static const Ex *magnitude(const Rows *r, const Ex *da) {

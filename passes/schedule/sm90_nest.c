@@ -248,10 +248,18 @@ static bool is_tight_enough(const TileProgram *p, Knobs s) {
     return s.warpgroups == 2 && (d + dv) / 2 + d / 4 + BESIDE <= s.registers;
 }
 
+// Of panels, which may be more columns: 384 where D is 96 and Dv 160.
+static bool has_sums(const TileProgram *p, Knobs s) {
+    int unit = unit_of(p, s);
+    return pass_padded(p->D, unit) + pass_padded(p->Dv, unit) <= SUM_COLUMNS;
+}
+
 // Whether that is faster than three roles, which have half as many keys for each sum of dq (docs/experiments.md). Lookups and
 // long masks take registers: ptxas then lets no product run beside another.
 static bool is_for_two(const TileProgram *p, const TileKernel *k) {
-    return !is_wide(p) || (is_tight_enough(p, fit(p, k, false)) && is_light(p, k));
+    Knobs s = fit(p, k, false);
+    if (is_wide(p)) return is_tight_enough(p, s) && is_light(p, k);
+    return has_sums(p, s) || has_scatter(k) || !sm90_can_chain(p, k);
 }
 
 static bool compares(void *ctx, const Ex *e) {

@@ -55,6 +55,14 @@ ARENA_TEST(absolute_values) {
         ck_assert_msg(!strstr(compile(a, arena_printf(a, form, any[i]), DT_BF16), "abs.s32"), "%s",
                       any[i]);
     ck_assert(strstr(compile(a, arena_printf(a, form, "i - j - 1"), DT_BF16), "abs.s32") != NULL);
+    static const char *const other[] = {"max(n - j, j - n)", "(n < j ? j - n : n - j)",
+                                        "-min(n * j, -(n * j))"};
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
+        char *text = arena_printf(a, form, "i");
+        text = arena_printf(a, "%.*s%s < n; normalize(s) = softmax(s); }",
+                            (int)(strstr(text, "abs(") - text), text, other[i]);
+        ck_assert_msg(!strstr(compile(a, text, DT_BF16), "abs.s32"), "%s", other[i]);
+    }
 }
 
 // A root that decides is rounded correctly; one of a weight is not.
