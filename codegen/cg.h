@@ -43,6 +43,7 @@ struct CgElem {
     int lane_axis;            // the axis along the lanes when lanes > 1, and
     Val lane_first;           // its POS at lane 0 (i32): what makes loads along it contiguous
     int copies;               // how many elements have the same expressions built in place; 0 is 1
+    bool (*holds)(CgElem *at, const Ex *e); // the condition is known to be true. May be NULL.
     void *ctx;
     ExMemo memo; // Val by expression; all zero to begin with, and again for the next element
 };
@@ -123,6 +124,8 @@ typedef struct CgHooks {
     // NULL result: the shared lowering builds it from others. EXP2, LOG2 and SQRT are the target's
     // to give where LLVM's intrinsic has no lowering.
     Val (*math)(Cg *cg, ExOp op, const Val *args);
+    // f32, or a vector of it, to bf16 as it is stored. NULL: in integers (convert.c).
+    Val (*bf16)(Cg *cg, Val v);
     CgLanes (*lanes)(Cg *cg); // the warp of this thread
     void (*met)(Cg *cg);      // the sizes of the point's sequence are known; NULL: nothing
     unsigned stack, tensors;  // address spaces: of cg_alloca's memory; of what arguments point to

@@ -1,7 +1,7 @@
 // convert.c: between what tensors hold and what expressions compute with.
 //
 // In: storage elements (cg_dtype), scalar or vector. Out: f32, i32 or i1, and back. bf16, e4m3 and e5m2 are done in
-// integers, so that no target needs an instruction or a library function for it.
+// integers, so that no target needs an instruction or a library function for it; one that has an instruction to bf16 says so.
 #include "codegen/cg.h"
 
 #include <assert.h>
@@ -64,6 +64,7 @@ Val cg_read(Cg *cg, Val v, Dtype from) {
 static Val write_bf16(Cg *cg, Val v) {
     int n = cg_lanes(v);
     LLVMBuilderRef b = cg->b;
+    if (cg->hooks->bf16) return cg->hooks->bf16(cg, v);
     Val bits = LLVMBuildBitCast(b, v, cg_vector(cg->i32, n), "");
     Val by16 = cg_splat(cg, cg_i32(cg, 16), n), one = cg_splat(cg, cg_i32(cg, 1), n);
     Val odd = LLVMBuildAnd(b, LLVMBuildLShr(b, bits, by16, ""), one, "");

@@ -499,24 +499,38 @@ static Val both(Cg *cg, const char *name, Val a, Val b) {
     return !a ? b : !b ? a : saturating(cg, name, a, b);
 }
 
+static bool is_position(const Ex *e) { return e->op == EX_SYM && e->sym == SYM_POS; }
+
+// Of a position of the same tile along another axis: how far behind `first` it is. NULL: it is none.
+static Val within_tile(Cg *cg, CgElem *at, const Ex *pos, const Ex *other, Val first) {
+    int root = tile_root_axis(cg->k, pos->index), offset;
+    if (!is_position(other) || tile_root_axis(cg->k, other->index) != root) return NULL;
+    Val tile = cg->tile[root], in_tile, x = NULL;
+    cg->tile[root] = NULL; // as if it began at 0
+    at->place(cg, at, pos->index, &in_tile, &offset);
+    if (in_tile != first) x = cg_sub(cg, at->pos(cg, at, other->index), in_tile);
+    cg->tile[root] = tile;
+    return x;
+}
+
 // Whether the side is such a position; x: the limit, from where positions are counted.
 static bool is_place(Cg *cg, CgElem *at, const Ex *pos, const Ex *other, Range *r, Val *x) {
     Val first;
-    if (pos->op != EX_SYM || pos->sym != SYM_POS) return false;
-    if (!at->place(cg, at, pos->index, &first, &r->offset)) return false;
+    if (!is_position(pos) || !at->place(cg, at, pos->index, &first, &r->offset)) return false;
     r->axis = pos->index;
-    *x = saturating(cg, "llvm.ssub.sat", built(at, other), first);
+    *x = within_tile(cg, at, pos, other, first);
+    if (!*x) *x = saturating(cg, "llvm.ssub.sat", built(at, other), first);
     return true;
 }
 
 static bool compared(Cg *cg, CgElem *at, const Ex *e, Range *r) {
     const Ex *a = e->args[0], *b = e->args[1];
-    Val one = cg_i32(cg, e->op == EX_LT);
-    if (is_place(cg, at, a, b, r, &r->high))
-        r->high = saturating(cg, "llvm.ssub.sat", r->high, one);
-    else if (is_place(cg, at, b, a, r, &r->low))
-        r->low = saturating(cg, "llvm.sadd.sat", r->low, one);
-    return r->axis >= 0;
+    Val one = cg_i32(cg, 1);
+    bool high = is_place(cg, at, a, b, r, &r->high),
+         low = !high && is_place(cg, at, b, a, r, &r->low);
+    if (high && e->op == EX_LT) r->high = saturating(cg, "llvm.ssub.sat", r->high, one);
+    if (low && e->op == EX_LT) r->low = saturating(cg, "llvm.sadd.sat", r->low, one);
+    return high || low;
 }
 
 // abs(x - pos) <= c
@@ -630,6 +644,7 @@ static Val build(Cg *cg, CgElem *at, const Ex *e) {
     if ((bound = built_range(cg, at, e)) || (bound = built_slope(cg, at, e))) return bound;
     for (int i = 0; i < e->nargs; i++) v[i] = built(at, e->args[i]);
     ExType of = e->args[0]->type;
+    if (typing == T_SEL && at && at->holds && at->holds(at, e->args[0])) return v[1];
     if (typing == T_SEL) return select_of(cg, v);
     cg_widen_all(cg, v, e->nargs);
     switch (typing) {

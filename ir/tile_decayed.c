@@ -105,3 +105,55 @@ bool tile_all_decayed(const TileOp *map) {
     }
     return channels != positions;
 }
+
+// ---- decays of 0
+
+static int result_of(const TileOp *map, const TileValue *v) {
+    int i = 0;
+    while (map->results.data[i] != v) i++;
+    return i;
+}
+
+// The largest of all positions' numbers, whose prefixes v may be.
+static const TileValue *largest(const TileValue *v) {
+    v = tile_source(v);
+    const TileOp *map = v->def;
+    if (!map || map->kind != TILE_MAP) return NULL;
+    const TileResult *of = &map->outs.data[result_of(map, v)];
+    for (int i = 0; i < map->outs.n && of->reduce == EX_ROWMAX && !of->by; i++) {
+        const TileResult *all = &map->outs.data[i];
+        bool same = all->reduce == EX_ROWMAX && !all->scan && all->body == of->body &&
+                    all->reduce_axis == of->reduce_axis;
+        if (same && map->results.data[i]->rank == 0) return map->results.data[i];
+    }
+    return NULL;
+}
+
+const TileValue *tile_asked_zero(const TileOp *map, const Ex *e) {
+    const TileValue *v = e->op == EX_LT || e->op == EX_LE ? operand(map, e->args[0]) : NULL;
+    if (!v) return NULL;
+    const Ex *to = e->args[1];
+    bool start = e->op == EX_LT && ex_is_f32(to, 0),
+         position = to->op == EX_CONV && to->args[0]->op == EX_SYM && to->args[0]->sym == SYM_POS;
+    return start || position ? largest(v) : NULL;
+}
+
+typedef struct Asked {
+    const TileOp *map;
+    const TileValue *zero;
+    bool several;
+} Asked;
+
+static void ask(void *ctx, const Ex *e) {
+    Asked *a = ctx;
+    const TileValue *zero = e->op == EX_SELECT ? tile_asked_zero(a->map, e->args[0]) : NULL;
+    if (!zero) return;
+    a->several |= a->zero && a->zero != zero;
+    a->zero = zero;
+}
+
+const TileValue *tile_last_zero(const TileOp *map) {
+    Asked a = {.map = map};
+    for (int i = 0; i < map->outs.n; i++) ex_visit(map->outs.data[i].body, ask, &a);
+    return a.several ? NULL : a.zero;
+}

@@ -29,4 +29,10 @@ bool tile_is_decayed(const TileOp *map, int result, TileDecayed *out);
 // them.
 bool tile_all_decayed(const TileOp *map);
 
+// What a map's comparison asks: whether no decay up to a position, or from one on, is 0. The position of the chunk's last decay of 0, a number
+// below 0 where there is none: then the comparison holds. NULL: it asks something else.
+const TileValue *tile_asked_zero(const TileOp *map, const Ex *e);
+// The same of all selects of a map that ask so; NULL: none does, or of several.
+const TileValue *tile_last_zero(const TileOp *map);
+
 #endif

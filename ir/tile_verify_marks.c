@@ -56,6 +56,7 @@ static bool may_be(const Verify *V, TileMark m) {
     case TILE_AHEAD: return is_ahead(V);
     case TILE_DIAGONALS: return is_diagonals(V->op);
     case TILE_FACTORS: return tile_all_decayed(V->op);
+    case TILE_ZEROS: return tile_last_zero(V->op) != NULL;
     case TILE_LATE: return is_late(V->op);
     case TILE_HALVES: return is_halves(V->op);
     case TILE_EARLY:

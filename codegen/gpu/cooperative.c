@@ -137,6 +137,7 @@ void cg_cooperative_map(Cg *cg, const TileOp *op) {
         At at = {.op = op, .axis = op->results.data[0]->axis[0]};
         at.shares = shares_of(cg, &at, &op->outs.data[i], width);
         cg_alloc(cg, v);
+        if (cg_gpu(cg)->hooks->dots && cg_gpu(cg)->hooks->dots(cg, op, i)) continue;
         for (int first = 0; first < width; first += cg_gpu(cg)->threads / at.shares)
             chunk(cg, &at, i, first, width);
     }

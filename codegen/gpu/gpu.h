@@ -39,6 +39,8 @@ typedef struct CgGpuHooks {
     // A triangle's inverse, once that of its blocks on the diagonal is there (invert.c). False: it is not made so. NULL: never.
     bool (*invert)(Cg *cg, const TileOp *op);
     void (*decayed)(Cg *cg, const TileOp *op); // a map marked `factors`; NULL: none is
+    // A result that sums products along the rows of tiles, in shared memory. False: it is made as others are. NULL: never.
+    bool (*dots)(Cg *cg, const TileOp *map, int result);
     void (*prefetch)(Cg *cg, Val p); // from global memory; NULL: there is no such instruction
     bool pieces; // 16 bytes of a row that begin at a multiple of as many lie together
 } CgGpuHooks;

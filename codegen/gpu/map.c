@@ -213,21 +213,45 @@ static Blk first_copies(Cg *cg, const TileOp *map) {
     return cg_if(cg, cg_less(cg, cg_gpu(cg)->tid, first), "spread");
 }
 
+// Whether a register's element and the next one's lie side by side, and are stored at once.
+static bool is_pair(Cg *cg, const TileValue *v, const CgFragment *f, int r) {
+    TileShared t = tile_shared(cg->p, cg->k, v);
+    int rows = t.row_axis, part[2];
+    if (f->each > 1 || v->dtype != DT_F32 || t.order != ORDER_PADDED || r + 1 >= f->registers)
+        return false;
+    for (int i = 0; i < 2; i++) part[i] = layout_part(&f->is, LAYOUT_REG, t.col_axis, r + i);
+    bool same_row = rows < 0 || layout_part(&f->is, LAYOUT_REG, rows, r) ==
+                                    layout_part(&f->is, LAYOUT_REG, rows, r + 1);
+    const LayoutDigit *first = &f->is.digit[0]; // so that all other steps are even
+    return same_row && first->axis == t.col_axis && first->place == LAYOUT_REG &&
+           first->step == 1 && part[0] % 2 == 0 && part[1] == part[0] + 1 &&
+           (rows < 0 || t.pitch % 8 == 0);
+}
+
+static void spread(Cg *cg, const TileOp *map, const TileValue *v) {
+    const CgFragment *f = cg_fragment(cg, v);
+    int layout = tile_common_layout(cg->k, map, map->axes, map->naxes);
+    Val *e = cg->value[v->id].e;
+    for (int r = 0; r < f->registers; r++) {
+        int part[TILE_MAX_AXES];
+        for (int a = 0; a < v->rank; a++)
+            part[v->axis[a]] = layout_part(&f->is, LAYOUT_REG, v->axis[a], r * f->each);
+        Val p = cg_shared_at(cg, v, layout, part);
+        if (is_pair(cg, v, f, r)) {
+            Val both = LLVMGetPoison(cg_vector(cg->f32, 2));
+            for (int c = 0; c < 2; c++) both = cg_insert(cg, both, e[r + c], cg_i32(cg, c));
+            LLVMSetAlignment(cg_store(cg, both, p), 8);
+            r++;
+        } else {
+            cg_store(cg, f->each == 1 ? cg_write(cg, e[r], v->dtype) : e[r], p);
+        }
+    }
+    cg->value[v->id].e = NULL, cg->value[v->id].n = 0; // others read it there
+}
+
 void cg_spread(Cg *cg, const TileOp *map) {
     for (int i = 0; i < map->results.n; i++) cg_alloc(cg, map->results.data[i]); // all warps read
     Blk done = first_copies(cg, map);
-    for (int i = 0; i < map->results.n; i++) {
-        const TileValue *v = map->results.data[i];
-        const CgFragment *f = cg_fragment(cg, v);
-        int layout = tile_common_layout(cg->k, map, map->axes, map->naxes);
-        for (int r = 0; r < f->registers; r++) {
-            int part[TILE_MAX_AXES];
-            for (int a = 0; a < v->rank; a++)
-                part[v->axis[a]] = layout_part(&f->is, LAYOUT_REG, v->axis[a], r * f->each);
-            Val x = cg->value[v->id].e[r], p = cg_shared_at(cg, v, layout, part);
-            cg_store(cg, f->each == 1 ? cg_write(cg, x, v->dtype) : x, p);
-        }
-        cg->value[v->id].e = NULL, cg->value[v->id].n = 0; // others read it there
-    }
+    for (int i = 0; i < map->results.n; i++) spread(cg, map, map->results.data[i]);
     if (done) cg_enter(cg, done);
 }

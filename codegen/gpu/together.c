@@ -314,9 +314,15 @@ static bool goes_along(Cg *cg, const Line *l) {
            lines_of(cg, l, i) == lines_of(cg, l, 0);
 }
 
+// No other block shares the registers of a multiprocessor.
+static bool is_alone(Cg *cg) {
+    enum { ALL = 256 }; // threads that may have 255 registers each
+    return cg->k->schedule.min_blocks == 1 && cg_gpu(cg)->threads >= ALL;
+}
+
 static void walk_lines(Cg *cg, const Line *l) {
     int step = l->n % AT_ONCE ? 1 : AT_ONCE;
-    bool long_line = l->n > 2 * step && l->n % (2 * step) == 0;
+    bool long_line = (l->n > 2 * step || is_alone(cg)) && l->n % (2 * step) == 0;
     if (long_line && cg->k->purpose == PURPOSE_ONE_CHUNK && !l->e->op->args.n) step *= 2;
     for (int i = 0; i < l->count; i++)
         if (out_of(l, i)->scan && !reads_ahead(cg)) step = 1;
@@ -466,6 +472,7 @@ static void map(Cg *cg, Elem *e) {
     for (int i = 0; i < e->op->results.n; i++) {
         const TileResult *r = &e->op->outs.data[i];
         CgElem at = {.lanes = 1, .param = operand, .pos = position, .lane_axis = -1, .ctx = e};
+        if (cg_gpu(cg)->hooks->dots && cg_gpu(cg)->hooks->dots(cg, e->op, i)) continue;
         if (r->reduce != EX_CONST) {
             const TileAxis *a = &cg->k->axes[r->reduce_axis];
             Line l = {e, &at, i, 1, r->reduce_axis, a->extent, a->extent};
@@ -516,38 +523,70 @@ static int at_once(Cg *cg, const TileOp *op) {
     const TileTensor *t = &cg->p->tensors.data[op->tensor];
     const TileValue *v = op->args.data[0];
     int last = t->rank - 1, n = HOME_PIECE / dtype_bytes(t->dtype);
-    if (op->add || v->rank != 2 || v->dtype != t->dtype || !dtype_half(t->dtype)) return 1;
+    bool same = v->dtype == t->dtype && dtype_half(t->dtype), rounds = v->dtype == DT_F32;
+    if (op->add || v->rank != 2 || (!same && !rounds)) return 1;
     const Ex *columns = t->extent[last];
     bool whole = columns->op == EX_CONST && columns->i % n == 0 &&
                  extent(cg, v->axis[1]) % n == 0 && op->coord[last].axis == v->axis[1];
     return whole && tile_is_operand(cg->p, t) && follow(cg, v, v->axis[1]) ? n : 1;
 }
 
+// So many elements from `from` on, as the tensor has them.
+static Val row_piece(Cg *cg, const TileValue *v, Dtype to, Val from, int n) {
+    Val all = LLVMGetPoison(cg_vector(cg_dtype(cg, to), n));
+    int each = HOME_PIECE / dtype_bytes(v->dtype) < n ? HOME_PIECE / dtype_bytes(v->dtype) : n;
+    for (int i = 0; i < n; i += each) {
+        Ty type = cg_vector(cg_dtype(cg, v->dtype), each);
+        Val x =
+            cg_load(cg, type, cg_element(cg, cg->i8, from, cg_i32(cg, i * dtype_bytes(v->dtype))));
+        LLVMSetAlignment(x, (unsigned)(each * dtype_bytes(v->dtype)));
+        if (v->dtype != to) x = cg_write(cg, x, to);
+        if (each == n) return x;
+        for (int j = 0; j < each; j++)
+            all = cg_insert(cg, all, cg_extract(cg, x, cg_i32(cg, j)), cg_i32(cg, i + j));
+    }
+    return all;
+}
+
+// Whether a thread's elements lie in one column, whose rows follow each other at equal distances: how many rows.
+static int rows_apart(Cg *cg, const TileValue *v, int n) {
+    int threads = cg_gpu(cg)->threads, columns = v->rank == 2 ? extent(cg, v->axis[1]) / n : 0;
+    bool all = columns && threads % columns == 0 && count_of(cg, v, -1) / n % threads == 0;
+    return all ? threads / columns : 0;
+}
+
 static void store(Cg *cg, const TileOp *op) {
     const TileTensor *t = &cg->p->tensors.data[op->tensor];
     const TileValue *v = op->args.data[0];
     Elem e = {.op = op};
-    int n = at_once(cg, op);
-    Deal d = deal_numbers(cg, count_of(cg, v, -1) / n);
-    at_number(cg, &e, v, -1, cg_times(cg, d.at, n));
-    Val at = cg_i64(cg, 0), in = NULL;
-    for (int i = 0; i < t->rank; i++) {
-        Val number = cg_sext(cg, number_at(cg, &e, i, &in), cg->i64);
+    int n = at_once(cg, op), apart = rows_apart(cg, v, n);
+    Val at = cg_i64(cg, 0), in = NULL, base = cg_global(cg, cg_origin(cg, op));
+    if (apart) at_number(cg, &e, v, -1, cg_times(cg, cg_gpu(cg)->tid, n));
+    for (int i = 0; i < t->rank && apart; i++) {
+        Val none = NULL, *to = op->coord[i].axis == v->axis[0] ? &none : &in;
+        Val number = cg_sext(cg, number_at(cg, &e, i, to), cg->i64);
         at = cg_add(cg, at, cg_mul(cg, number, cg_stride(cg, op->tensor, i)));
     }
+    Deal d = deal_numbers(cg, count_of(cg, v, -1) / n);
+    if (!apart) at_number(cg, &e, v, -1, cg_times(cg, d.at, n));
+    if (apart) e.index[v->axis[0]] = cg_add(cg, e.index[v->axis[0]], cg_times(cg, d.loop.i, apart));
+    for (int i = 0; i < t->rank; i++) {
+        bool row = op->coord[i].axis == v->axis[0];
+        if (apart && !row) continue;
+        Val number = number_at(cg, &e, i, &in);
+        if (apart) number = cg_times(cg, d.loop.i, apart);
+        number = cg_mul(cg, cg_sext(cg, number, cg->i64), cg_stride(cg, op->tensor, i));
+        at = cg_add(cg, at, number);
+    }
     Blk out = in ? cg_if(cg, in, "store") : NULL;
-    Val base = cg_global(cg, cg_origin(cg, op));
-    Val p = cg_element(cg, cg_dtype(cg, t->dtype), base, at), x = NULL;
-    if (n == 1) x = get(cg, &e, v);
-    if (n > 1) {
-        LLVMTypeRef piece = cg_vector(cg_dtype(cg, t->dtype), n);
-        Val all = cg_load(cg, piece, pointer(cg, &e, v));
-        LLVMSetAlignment(all, HOME_PIECE);
-        LLVMSetAlignment(cg_store(cg, all, p), HOME_PIECE);
-    } else if (op->add)
-        cg_gpu(cg)->hooks->add(cg, x, p);
+    Val p = cg_element(cg, cg_dtype(cg, t->dtype), base, at);
+    if (n > 1)
+        LLVMSetAlignment(cg_store(cg, row_piece(cg, v, t->dtype, pointer(cg, &e, v), n), p),
+                         HOME_PIECE);
+    else if (op->add)
+        cg_gpu(cg)->hooks->add(cg, get(cg, &e, v), p);
     else
-        cg_store(cg, cg_write(cg, x, t->dtype), p);
+        cg_store(cg, cg_write(cg, get(cg, &e, v), t->dtype), p);
     if (out) cg_end_if(cg, out);
     dealt(cg, &d);
 }

@@ -10,6 +10,8 @@
 // of a thread stands for column t + 4 c of the instruction's, and the right operand's rows are read in that order.)
 #include "codegen/nvptx/nvptx.h"
 
+#include <string.h>
+
 enum {
     BLOCK = 16,
     TILES = 2,
@@ -24,19 +26,22 @@ typedef struct
 typedef struct Triangle {
     const TileValue *N, *W;
     TileShared tile;
-    Val g, t2; // lane / 4; 2 * (lane % 4)
+    Val g, t2;        // lane / 4; 2 * (lane % 4)
+    Val rows, turned; // N(g, t2) and N(t2, g): a lane's others lie at constant distances
+    Val to[16];       // of W, by column / 8: the lane's pair in its row g; NULL: not asked for yet
 } Triangle;
 
-static Val address(Cg *cg, const Triangle *w, int row, Val in_row, int col, Val in_col) {
-    Val r = cg_plus(cg, in_row, row), c = cg_plus(cg, in_col, col);
-    return nv_shared_ptr(cg,
-                         cg_add(cg, cg->value[w->N->id].mem, nv_tile_offset(cg, &w->tile, r, c)));
+static Val beyond(Cg *cg, const Triangle *w, Val p, int row, int col) {
+    return cg_element(cg, cg->i8, p, cg_i32(cg, row * w->tile.pitch + col * w->tile.elem));
 }
 
-static void load_pair(Cg *cg, const Triangle *w, int row, Val in_row, int col, Val in_col,
-                      Val x[2]) {
-    Val p = address(cg, w, row, in_row, col, in_col);
-    Val two = cg_load(cg, cg_vector(cg->f32, 2), p);
+static Val begin(Cg *cg, const Triangle *w, Val row, Val col) {
+    Val at = nv_tile_offset(cg, &w->tile, row, col);
+    return nv_shared_ptr(cg, cg_add(cg, cg->value[w->N->id].mem, at));
+}
+
+static void load_pair(Cg *cg, const Triangle *w, int row, int col, Val x[2]) {
+    Val two = cg_load(cg, cg_vector(cg->f32, 2), beyond(cg, w, w->rows, row, col));
     LLVMSetAlignment(two, 8);
     for (int c = 0; c < 2; c++) x[c] = cg_extract(cg, two, cg_i32(cg, c));
 }
@@ -52,7 +57,7 @@ static Square diagonal(Cg *cg, const Triangle *w, int block) {
     int at = BLOCK * block;
     for (int n = 0; n < TILES; n++)
         for (int r = 0; r < 2; r++) {
-            load_pair(cg, w, at + 8 * r, w->g, at + 8 * n, w->t2, &s.x[n][2 * r]);
+            load_pair(cg, w, at + 8 * r, at + 8 * n, &s.x[n][2 * r]);
             for (int c = 0; c < 2; c++)
                 s.x[n][2 * r + c] = upper(cg, cg_plus(cg, w->g, 8 * r),
                                           cg_plus(cg, w->t2, 8 * n + c), s.x[n][2 * r + c]);
@@ -76,9 +81,9 @@ static Val bits(Cg *cg, Val x) {
 // Two of the contracted places of a column of the right operand: of N(i, k) transposed, or of T(i, i) transposed.
 static void right_pair(Cg *cg, const Triangle *w, int i, int k, int n, int step, Val b[2]) {
     Val x[2], col = cg_plus(cg, w->g, 8 * n);
-    if (i != k) load_pair(cg, w, BLOCK * i + 8 * n, w->g, BLOCK * k + 8 * step, w->t2, x);
+    if (i != k) load_pair(cg, w, BLOCK * i + 8 * n, BLOCK * k + 8 * step, x);
     for (int c = 0; c < 2 && i == k; c++) {
-        Val p = address(cg, w, BLOCK * i + 8 * step + c, w->t2, BLOCK * i + 8 * n, w->g);
+        Val p = beyond(cg, w, w->turned, BLOCK * i + 8 * step + c, BLOCK * i + 8 * n);
         Val row = cg_plus(cg, w->t2, 8 * step + c);
         x[c] = upper(cg, row, col, cg_load(cg, cg->f32, p));
     }
@@ -98,17 +103,21 @@ static void add_product(Cg *cg, const Triangle *w, Square *sum, const Square *le
     }
 }
 
-static void put(Cg *cg, const Triangle *w, const Square *s, int row_block, int column_block) {
+// Rows that lie eight apart have the same columns at the same places.
+static void put(Cg *cg, Triangle *w, const Square *s, int row_block, int column_block) {
+    TileShared t = tile_shared(cg->p, cg->k, w->W);
     for (int n = 0; n < TILES; n++)
         for (int r = 0; r < 2; r++) {
-            Val row = cg_plus(cg, w->g, BLOCK * row_block + 8 * r),
-                col = cg_plus(cg, w->t2, BLOCK * column_block + 8 * n);
+            int row = BLOCK * row_block + 8 * r, col = BLOCK * column_block + 8 * n;
+            Val *to = &w->to[col / 8];
+            if (!*to)
+                *to = cg_shared_pointer(cg, w->W, w->W->axis[0], w->g, cg_plus(cg, w->t2, col));
             cg_store(cg, nv_pack(cg, w->W->dtype, s->x[n][2 * r], s->x[n][2 * r + 1]),
-                     cg_shared_pointer(cg, w->W, w->W->axis[0], row, col));
+                     cg_element(cg, cg->i8, *to, cg_i32(cg, row * t.pitch)));
         }
 }
 
-static void make_column(Cg *cg, const Triangle *w, int j, int blocks) {
+static void make_column(Cg *cg, Triangle *w, int j, int blocks) {
     Square made[MOST_BLOCKS], none = nothing(cg);
     for (int i = 0; i < j; i++) put(cg, w, &none, j, i);
     made[j] = diagonal(cg, w, j);
@@ -134,6 +143,8 @@ bool nv_invert(Cg *cg, const TileOp *op) {
     w.t2 = cg_times(cg, cg_and(cg, lane, cg_i32(cg, 3)), 2);
     for (int j = 0; j < blocks; j++) {
         Blk done = cg_if(cg, cg_is(cg, s->warp, j), "column");
+        w.rows = begin(cg, &w, w.g, w.t2), w.turned = begin(cg, &w, w.t2, w.g);
+        memset(w.to, 0, sizeof w.to);
         make_column(cg, &w, j, blocks);
         cg_end_if(cg, done);
     }

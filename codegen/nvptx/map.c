@@ -3,6 +3,7 @@
 // In: a TILE_MAP whose operands are fragments or lie in shared memory. Out: its results, in
 // registers (codegen/gpu/gpu.h) or in their shared buffer (readable after the next barrier).
 #include "codegen/nvptx/sm90.h"
+#include "ir/tile_decayed.h"
 
 #include <assert.h>
 
@@ -37,14 +38,21 @@ static void prefetch_rows(Cg *cg, CgWalk m) {
     }
 }
 
+// The same for all elements in a chunk without a decay of 0.
+static bool is_kept(CgElem *elem, const Ex *e) {
+    const CgWalk *m = elem->ctx;
+    return tile_asked_zero(m->space.op, e);
+}
+
 // In roles row by row (marked: column by column); else rows share what is read of a column.
-static void fragment_map(Cg *cg, const TileOp *op) {
+static void make_fragments(Cg *cg, const TileOp *op, bool no_zeros) {
     bool roles = nv_state(cg)->roles, rows = roles && !tile_is_marked(op, TILE_DIAGONALS);
     NvMap own = {0};
     CgWalk m = cg_walk_begin(cg, op, rows ? CG_ROW_BY_ROW : CG_COLUMN_BY_COLUMN);
     m.own = &own;
     m.elem.read = read_pair;
     m.elem.between = nv_between;
+    m.elem.holds = no_zeros ? is_kept : NULL;
     if (roles) m.elem.copies = 1;
     prefetch_rows(cg, m);
     bool fetches = roles || tile_by_groups(cg->k);
@@ -62,6 +70,30 @@ static void fragment_map(Cg *cg, const TileOp *op) {
     if (fetches) nv_forget_operands(cg, op);
 }
 
+// Twice where it is so marked: most chunks have no decay of 0.
+static void fragment_map(Cg *cg, const TileOp *op) {
+    Val no_zeros = tile_is_marked(op, TILE_ZEROS) ? nv_state(cg)->no_zeros : NULL;
+    if (!no_zeros) {
+        make_fragments(cg, op, false);
+        return;
+    }
+    Val **e = ARENA_ARRAY(cg->arena, Val *, op->results.n);
+    Blk some = cg_block(cg, "zeros"), done = cg_block(cg, "done");
+    cg_branch(cg, no_zeros, cg_block(cg, "no_zeros"), some);
+    make_fragments(cg, op, true);
+    for (int i = 0; i < op->results.n; i++) e[i] = cg->value[op->results.data[i]->id].e;
+    Blk quick = cg_here(cg);
+    LLVMBuildBr(cg->b, done);
+    cg_at(cg, some);
+    make_fragments(cg, op, false);
+    some = cg_here(cg);
+    cg_enter(cg, done);
+    for (int i = 0; i < op->results.n; i++) {
+        CgValue *v = &cg->value[op->results.data[i]->id];
+        for (int r = 0; r < v->n; r++) v->e[r] = cg_join(cg, e[i][r], quick, v->e[r], some);
+    }
+}
+
 // ---- shared memory
 
 static Val shared_place(Cg *cg, const TileValue *v) {
@@ -69,10 +101,15 @@ static Val shared_place(Cg *cg, const TileValue *v) {
     return v ? cg_plus(cg, s->shared, s->gpu.offset[v->id]) : s->shared;
 }
 
-// What was stored is read by products of warpgroups behind it.
+// What was stored is read by products of warpgroups behind it. The fence waits for all that the thread has asked of memory.
 static void block_barrier(Cg *cg) {
-    if (tile_by_groups(cg->k)) nv90_proxy_fence(cg);
+    NvState *s = nv_state(cg);
+    if (s->unfenced && tile_by_groups(cg->k)) nv90_proxy_fence(cg);
+    s->unfenced = false;
     nv_barrier(cg);
+    if (!s->last_zero || s->no_zeros) return;
+    Val last = cg_load(cg, cg->f32, cg_shared_pointer(cg, s->last_zero, -1, NULL, NULL));
+    s->no_zeros = nv_every(cg, cg_fcmp(cg, LLVMRealOLT, last, cg_f32(cg, 0)));
 }
 
 static void prefetch(Cg *cg, Val p) {
@@ -94,6 +131,7 @@ const CgGpuHooks nv_gpu_hooks = {
     .add = nv_add,
     .invert = nv_invert,
     .decayed = nv_decayed,
+    .dots = nv_dots,
     .prefetch = prefetch,
     .pieces = true,
 };

@@ -4,6 +4,7 @@
 // later device. Shared memory is one dynamic array; tile_shared_layout says what lies where, and how much a launch must ask for.
 #include "codegen/lanes.h"
 #include "codegen/nvptx/sm90.h"
+#include "ir/tile_decayed.h"
 
 #include <assert.h>
 #include <llvm-c/Support.h>
@@ -266,15 +267,7 @@ static void nv_grid(Cg *cg, void (*body)(Cg *cg, Val index)) {
 
 // ---- operations
 
-static void nv_op(Cg *cg, const TileOp *op) {
-    if (nv_state(cg)->roles) {
-        nv90_op(cg, op);
-        return;
-    }
-    if (cg_is_together(cg, op)) {
-        cg_together(cg, op);
-        return;
-    }
+static void alone(Cg *cg, const TileOp *op) {
     switch ((int)op->kind) {
     case TILE_LOAD: nv_load(cg, op); return;
     case TILE_STORE: nv_store(cg, op); return;
@@ -295,6 +288,34 @@ static void nv_op(Cg *cg, const TileOp *op) {
     assert(!"an operation of the scheduled level");
 }
 
+// Whether it leaves the position of the chunk's last decay of 0, for a map that asks for it.
+static void find_last_zero(Cg *cg, const TileOp *map) {
+    NvState *s = nv_state(cg);
+    for (const TileOp *op = map->next; op; op = op->next) {
+        if (op->kind != TILE_MAP || !tile_is_marked(op, TILE_ZEROS)) continue;
+        const TileValue *last = tile_last_zero(op);
+        if (last->def == map) s->last_zero = last, s->no_zeros = NULL;
+    }
+}
+
+// Whether it leaves in shared memory what products of warpgroups may read.
+static bool leaves_operands(Cg *cg, const TileOp *op) {
+    bool leaves = op->kind == TILE_WAIT;
+    for (int i = 0; i < op->results.n && tile_makes_shared(op); i++)
+        leaves |= tile_shared(cg->p, cg->k, op->results.data[i]).order == ORDER_PANELS;
+    return leaves;
+}
+
+static void nv_op(Cg *cg, const TileOp *op) {
+    if (nv_state(cg)->roles) {
+        nv90_op(cg, op);
+        return;
+    }
+    (cg_is_together(cg, op) ? cg_together : alone)(cg, op);
+    nv_state(cg)->unfenced |= leaves_operands(cg, op);
+    if (op->kind == TILE_MAP && !nv_state(cg)->last_zero) find_last_zero(cg, op);
+}
+
 static Val vote(Cg *cg, Val bit) {
     Val args[] = {cg_i32(cg, -1), bit};
     return cg_intrinsic(cg, "llvm.nvvm.vote.ballot.sync", NULL, 0, args, 2);
@@ -312,6 +333,8 @@ static CgLanes lanes(Cg *cg) {
 }
 
 static void loop_begin(Cg *cg, CgLoop *loop) {
+    nv_state(cg)->unfenced = true; // by the step before
+    nv_state(cg)->last_zero = NULL;
     if (!nv_state(cg)->roles) {
         nv_loop_begin(cg, loop);
         return;
@@ -322,6 +345,8 @@ static void loop_begin(Cg *cg, CgLoop *loop) {
 
 static void nv_loop_yield(Cg *cg, CgLoop *loop, const TileOp *yield) {
     (void)loop, (void)yield;
+    nv_state(cg)->unfenced = true; // a loop of no step leaves what was stored before
+    nv_state(cg)->last_zero = NULL;
     if (nv_state(cg)->roles) nv90_pack(cg); // of every block that a role has
 }
 
@@ -340,4 +365,5 @@ const CgHooks cg_nvptx_hooks = {
     .loop_yield = nv_loop_yield,
     .loop_end = nv_loop_end,
     .math = nv_math,
+    .bf16 = nv_bf16,
 };

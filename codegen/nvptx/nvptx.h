@@ -16,9 +16,13 @@ enum { NV_WARP = 32, NV_PTX_KERNEL = 71 };
 typedef struct NvState {
     CgGpu gpu;
     Val warp;
-    Val shared;                 // i32: where the block's shared memory begins
-    int sigmoids;               // made so far (math.c)
-    CgValue *flies;             // without roles: what the product in flight makes
+    Val shared;   // i32: where the block's shared memory begins
+    int sigmoids; // made so far (math.c)
+    const TileValue
+        *last_zero; // of the chunk at hand, the position of its last decay of 0; NULL: none is made
+    Val no_zeros;   // i1: there is none; NULL: no barrier has come since
+    bool unfenced;  // what products of warpgroups read may have been stored since the last fence
+    VEC(CgValue *) flies;       // without roles: what the products in flight make
     struct Nv90 *roles;         // sm_90a: of a kernel with roles; otherwise NULL
     const struct NvCopy *ahead; // of which it is known where rows lie, or NULL
 } NvState;
@@ -80,6 +84,7 @@ void nv_prefetch_rows(Cg *cg, const TileOp *map, int col_axis, CgElem row);
 Val nv_special(Cg *cg, const char *name);        // "tid.x"
 Val nv_pack(Cg *cg, Dtype t, Val low, Val high); // two f32 -> i32
 Val nv_unpack(Cg *cg, Dtype t, Val pair, int c); // -> f32
+Val nv_bf16(Cg *cg, Val v);                      // f32 -> i16, of each element
 Val nv_shuffle(Cg *cg, Val v, int mask);         // of 32 bits, from lane ^ mask
 void nv_barrier(Cg *cg);                         // of all threads of the block
 Val nv_shuffle_from(Cg *cg, Val v, Val lane);
@@ -109,13 +114,14 @@ void nv_loop_end(Cg *cg, CgLoop *loop);
 Val nv_whole(Cg *cg, const TileValue *v, Val part); // the sum of the parts of a row's number
 void nv_load(Cg *cg, const TileOp *op);             // global.c
 void nv_store(Cg *cg, const TileOp *op);
-void nv_add(Cg *cg, Val x, Val p);                  // f32, to global memory
-void nv_copy(Cg *cg, const TileOp *op);             // copy.c
-void nv_copy_to(Cg *cg, const TileOp *op, Val dst); // what it says, to an address in shared memory
-void nv_find_rows(Cg *cg, const TileOp *op);        // ahead of a copy: looks up where its rows lie
-void nv_copy_ahead(Cg *cg, const TileOp *wait);     // looks up where rows lie of a copy behind it
-void nv_mma(Cg *cg, const TileOp *op);              // mma.c
-bool nv_invert(Cg *cg, const TileOp *op);           // invert.c
-void nv_decayed(Cg *cg, const TileOp *op);          // decayed.c
+void nv_add(Cg *cg, Val x, Val p);                   // f32, to global memory
+void nv_copy(Cg *cg, const TileOp *op);              // copy.c
+void nv_copy_to(Cg *cg, const TileOp *op, Val dst);  // what it says, to an address in shared memory
+void nv_find_rows(Cg *cg, const TileOp *op);         // ahead of a copy: looks up where its rows lie
+void nv_copy_ahead(Cg *cg, const TileOp *wait);      // looks up where rows lie of a copy behind it
+void nv_mma(Cg *cg, const TileOp *op);               // mma.c
+bool nv_invert(Cg *cg, const TileOp *op);            // invert.c
+void nv_decayed(Cg *cg, const TileOp *op);           // decayed.c
+bool nv_dots(Cg *cg, const TileOp *map, int result); // dots.c
 
 #endif

@@ -25,6 +25,20 @@ Val nv_hidden(Cg *cg, Val v) {
     return cg_asm(cg, t, &v, 1, "", same, true);
 }
 
+Val nv_bf16(Cg *cg, Val v) {
+    int n = cg_lanes(v);
+    if (n == 1) return cg_trunc(cg, nv_pack(cg, DT_BF16, v, cg_f32(cg, 0)), cg->i16);
+    Val all = LLVMGetPoison(cg_vector(cg->i16, n));
+    for (int i = 0; i < n; i += 2) {
+        Val x[2] = {cg_extract(cg, v, cg_i32(cg, i)), cg_f32(cg, 0)};
+        if (i + 1 < n) x[1] = cg_extract(cg, v, cg_i32(cg, i + 1));
+        Val pair = cg_bitcast(cg, nv_pack(cg, DT_BF16, x[0], x[1]), cg_vector(cg->i16, 2));
+        for (int c = 0; c < 2 && i + c < n; c++)
+            all = cg_insert(cg, all, cg_extract(cg, pair, cg_i32(cg, c)), cg_i32(cg, i + c));
+    }
+    return all;
+}
+
 Val nv_pack(Cg *cg, Dtype t, Val low, Val high) {
     Val v[] = {high, low};
     const char *name = t == DT_BF16 ? "llvm.nvvm.ff2bf16x2.rn" : "llvm.nvvm.ff2f16x2.rn";

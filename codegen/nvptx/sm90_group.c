@@ -6,6 +6,7 @@
 #include "codegen/nvptx/sm90.h"
 
 #include <assert.h>
+#include <string.h>
 
 enum { K = 16 }; // contracted elements of an instruction
 
@@ -93,12 +94,22 @@ void nv90_group_mma(Cg *cg, const TileOp *op) {
     }
     nv90_wgmma(cg, &p, 0, p.steps);
     if (op->async)
-        nv_state(cg)->flies = value;
+        VEC_PUSH(cg->arena, &nv_state(cg)->flies, value);
     else
         nv90_wgmma_wait(cg, 0, value->e, value->n);
 }
 
+// For all that are in flight.
 void nv90_group_wait(Cg *cg) {
-    CgValue *value = nv_state(cg)->flies;
-    nv90_wgmma_wait(cg, 0, value->e, value->n);
+    NvState *s = nv_state(cg);
+    int n = 0;
+    for (int i = 0; i < s->flies.n; i++) n += s->flies.data[i]->n;
+    Val *all = ARENA_ARRAY(cg->arena, Val, n), *at = all;
+    for (int i = 0; i < s->flies.n; at += s->flies.data[i++]->n)
+        memcpy(at, s->flies.data[i]->e, sizeof *at * (size_t)s->flies.data[i]->n);
+    nv90_wgmma_wait(cg, 0, all, n);
+    at = all;
+    for (int i = 0; i < s->flies.n; at += s->flies.data[i++]->n)
+        memcpy(s->flies.data[i]->e, at, sizeof *at * (size_t)s->flies.data[i]->n);
+    s->flies.n = 0;
 }

@@ -125,7 +125,8 @@ static Need needs(const Copies *c, const State *s, const TileOp *op) {
     if (op->kind == TILE_COPY) add_place(c, s, op->args.data[0], &n);
     for (int i = 0; i < op->args.n; i++) {
         const Tile *tile = shown(c, s, op->args.data[i]);
-        if (tile) add(&n, tile);
+        bool names = op->kind == TILE_BESIDE && tile && tile->since == INT_MAX; // it reads nothing
+        if (tile && !names) add(&n, tile);
     }
     for (int i = 0; i < op->results.n && tile_makes_shared(op); i++)
         add_made(c, s, op->results.data[i], &n);
@@ -133,7 +134,7 @@ static Need needs(const Copies *c, const State *s, const TileOp *op) {
 }
 
 static void done(const Copies *c, State *s, const TileOp *op) {
-    for (int i = 0; i < op->args.n; i++) {
+    for (int i = 0; i < op->args.n && op->kind != TILE_BESIDE; i++) {
         Tile *tile = shown(c, s, op->args.data[i]);
         if (tile) tile->read = true;
     }

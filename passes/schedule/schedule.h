@@ -135,7 +135,8 @@ int pass_steps(const TileProgram *p, TileKernel *k, int *warps);
 int pass_state_lanes(int channels); // the lanes that a column of the state is spread over
 // stateless.c: what needs nothing that a loop carries comes first.
 void pass_stateless_first(TileProgram *p, TileKernel *k);
-bool pass_makes_together(const TileKernel *k); // whether there is anything of the kind
+void sm90_products_early(TileProgram *p, TileKernel *k); // once it is expanded
+bool pass_makes_together(const TileKernel *k);           // whether there is anything of the kind
 // Where something is made together, tiles of a loop have half as many places as often as what lies in shared memory has no
 // room there, but no fewer than `least`. No value has a home yet, nor has one then.
 void pass_fit_together(const TileProgram *p, TileKernel *k, Extents *e, Knobs s, int warps,

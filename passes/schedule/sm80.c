@@ -556,4 +556,5 @@ void pass_assign_sm80(TileProgram *p, TileKernel *k) {
 void pass_schedule_sm80(TileProgram *p, TileKernel *k, const PassOptions *o) {
     (void)o;
     pass_expand(p, k);
+    sm90_products_early(p, k);
 }

@@ -22,15 +22,25 @@ static bool lacks_rows(const TileKernel *k, const TileOp *op) {
     return rows >= 0;
 }
 
+// Numbers of positions or channels, made of nothing or of what lies in shared memory: each thread would make many of them.
+static bool is_of_numbers(const TileKernel *k, const TileOp *map) {
+    bool all = map->kind == TILE_MAP && map->naxes == 1;
+    for (int i = 0; i < map->args.n && all; i++) {
+        const TileOp *def = tile_source(map->args.data[i])->def;
+        while (def && def->kind == TILE_BESIDE) def = def->args.data[0]->def;
+        bool made = def && def->kind == TILE_MAP;
+        all = made && (def->results.data[0]->home == HOME_SHARED || pass_cooperative(k, def));
+    }
+    return all;
+}
+
 static bool needs_all(const TileKernel *k, const TileOp *op) {
     bool all = op->kind != TILE_MAP || tile_scans(op);
     for (int i = 0; i < op->results.n; i++) all |= op->results.data[i]->rank > 1;
     bool chunk = pass_is_chunk(k), loaded = true;
     for (int i = 0; i < op->args.n; i++)
         loaded &= op->args.data[i]->def && op->args.data[i]->def->kind == TILE_LOAD;
-    if (chunk && op->kind == TILE_MAP &&
-        !op->args.n) // numbers of channels, which each thread would read
-        all |= op->naxes == 1 && k->axes[op->axes[0]].whole;
+    all |= chunk && is_of_numbers(k, op);
     for (int i = 0; i < op->outs.n && chunk; i++) // a sum over the warps, or of what is no tile
         all |= op->outs.data[i].reduce != EX_CONST &&
                (!loaded || op->outs.data[i].reduce_axis == tile_grid_axis(k));

@@ -107,12 +107,22 @@ static bool is_held(const TileKernel *k, const TileOp *fill) {
            loop->kind == TILE_LOOP && !ex_reads(loop->index) && takers(k, pipe) > 1;
 }
 
+// Elements of a chunk that are made in registers.
+static bool asks_zeros(const TileKernel *k, const TileOp *map) {
+    bool registers = false;
+    for (int i = 0; i < map->args.n; i++)
+        registers |= map->args.data[i]->home == HOME_FRAGMENT && map->args.data[i]->rank == 2;
+    return registers && pass_is_chunk(k) && k->purpose != PURPOSE_ONE_CHUNK && tile_last_zero(map);
+}
+
 void pass_mark(TileProgram *p) {
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
         if (k->schedule.lane_axis >= 0) continue;
         for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-            if (op->kind == TILE_MAP && op->results.n && is_of_fragments(op))
+            if (op->kind == TILE_MAP && asks_zeros(k, op))
+                op->marks = 1u << TILE_ZEROS;
+            else if (op->kind == TILE_MAP && op->results.n && is_of_fragments(op))
                 op->marks = marks_of(p, k, op);
             else if (op->kind == TILE_FILL && is_held(k, op))
                 op->marks = 1u << TILE_AHEAD;

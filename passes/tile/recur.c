@@ -75,13 +75,6 @@ TileValue *recur_operand(Recur *r, const char *name, TileValue *v) {
     return recur_narrow(r, map, name, pass_operand(r->p, map, v));
 }
 
-TileValue *recur_inverse(Recur *r, TileValue *n) {
-    TileOp *op = tile_op(r->p, r->k, r->block, TILE_INVERT, r->rec->span);
-    uint8_t axes[2] = {(uint8_t)r->T, (uint8_t)r->U};
-    tile_arg(r->p, op, n);
-    return tile_result(r->p, r->k, op, "W", r->p->dtype, axes, 2);
-}
-
 // The same along the other of T and U.
 TileValue *recur_beside(Recur *r, const char *name, TileValue *v, int from, int to) {
     uint8_t axes[TILE_MAX_RANK];
@@ -361,20 +354,39 @@ static TileValue *channel_scores(Recur *r, const Read *read, const Write *write)
     return recur_reduce(r, map, "a", EX_ROWSUM, r->D, e);
 }
 
-TileValue *recur_scores(Recur *r, const char *name, Dtype t, const Read *read, const Write *write,
+// The scores of all pairs of positions, in a map of their own.
+static const Ex *scores(Recur *r, TileOp **map, const Read *read, const Write *write,
                         Number of_row) {
     bool channel = r->c->channel;
     TileValue *a = channel ? channel_scores(r, read, write)
                            : recur_product(r, "a", read->elem, write->elem, NULL, r->T, r->U);
-    TileOp *map = recur_open(r, r->T, r->U, -1);
-    const Ex *e = recur_times(r, recur_times(r, recur_in(r, map, a), recur_factor(r, map, of_row)),
-                              recur_factor(r, map, write->number));
-    if (!channel)
-        e = recur_times(
-            r, e, recur_from_write(r, map, recur_sum_of(r, read->is), recur_zero_of(r, read->is)));
+    *map = recur_open(r, r->T, r->U, -1);
+    const Ex *e =
+        recur_times(r, recur_times(r, recur_in(r, *map, a), recur_factor(r, *map, of_row)),
+                    recur_factor(r, *map, write->number));
+    if (channel) return e;
+    return recur_times(
+        r, e, recur_from_write(r, *map, recur_sum_of(r, read->is), recur_zero_of(r, read->is)));
+}
+
+TileValue *recur_scores(Recur *r, const char *name, const Read *read, const Write *write,
+                        Number of_row) {
+    TileOp *map;
+    const Ex *e = scores(r, &map, read, write, of_row);
     const Ex *earlier =
         ex_2(r->x, read->is->before ? EX_LT : EX_LE, recur_pos(r, r->U), recur_pos(r, r->T));
-    return pass_out(r->p, r->k, map, name, t, recur_where(r, earlier, e), EX_CONST, 0);
+    return pass_out(r->p, r->k, map, name, r->p->dtype, recur_where(r, earlier, e), EX_CONST, 0);
+}
+
+// (I - N)^-1 of their triangle N before the diagonal, which is all that an inverse reads.
+TileValue *recur_inverse(Recur *r, const Read *erase, const Write *write, Number of_row) {
+    TileOp *map;
+    const Ex *e = scores(r, &map, erase, write, of_row);
+    TileValue *n = pass_out(r->p, r->k, map, "N", DT_F32, e, EX_CONST, 0);
+    TileOp *op = tile_op(r->p, r->k, r->block, TILE_INVERT, r->rec->span);
+    uint8_t axes[2] = {(uint8_t)r->T, (uint8_t)r->U};
+    tile_arg(r->p, op, n);
+    return tile_result(r->p, r->k, op, "W", r->p->dtype, axes, 2);
 }
 
 // What a read gets of the state before the chunk, without its number.
@@ -450,13 +462,13 @@ static void solve(Recur *r, const Read *erase, Write *w, TileValue *state) {
     Number both = number && number->op != EX_CONST ? (Number){recur_out(r, map, "ne", number), NULL}
                                                    : (Number){NULL, number};
     if (!both.v) tile_unlink(map);
-    TileValue *n = recur_scores(r, "N", DT_F32, erase, w, both);
+    TileValue *inverse = recur_inverse(r, erase, w, both);
     map = recur_open(r, r->T, r->E, -1);
     const Ex *e = recur_times(r, recur_in(r, map, u), recur_factor(r, map, both));
     if (v)
         e = ex_2(r->x, EX_ADD, recur_times(r, recur_in(r, map, v), recur_factor(r, map, value)), e);
     TileValue *y = recur_narrow(r, map, "y", e);
-    w->x = recur_product(r, "x", recur_inverse(r, n), y, NULL, r->U, r->E);
+    w->x = recur_product(r, "x", inverse, y, NULL, r->U, r->E);
 }
 
 // u = (I - N)^-1 (u0 + M v), of two: w[1] writes it.
@@ -468,11 +480,11 @@ static void solve_erased(Recur *r, const Read *erase, Write *w, TileValue *state
                       recur_times(r, recur_in(r, map, u), recur_factor(r, map, erase->number)));
     }
     if (w[0].x) {
-        TileValue *m = recur_scores(r, "M", r->p->dtype, erase, &w[0], erase->number);
+        TileValue *m = recur_scores(r, "M", erase, &w[0], erase->number);
         u = recur_product(r, "y", m, recur_operand(r, "xm", w[0].x), u, r->T, r->E);
     }
-    TileValue *n = recur_scores(r, "N", DT_F32, erase, &w[1], erase->number);
-    w[1].x = recur_product(r, "x", recur_inverse(r, n), recur_operand(r, "y", u), NULL, r->U, r->E);
+    TileValue *inverse = recur_inverse(r, erase, &w[1], erase->number);
+    w[1].x = recur_product(r, "x", inverse, recur_operand(r, "y", u), NULL, r->U, r->E);
 }
 
 void recur_make_writes(Recur *r, Write *w, TileValue *state) {
@@ -540,7 +552,7 @@ TileValue *recur_output(Recur *r, const Write *w, TileValue *state) {
                   recur_row_number(r, "nq", c->query.number, ALONG_T)};
     TileValue *o = recur_of_state(r, "i", &query, state);
     for (int i = 0; i < c->nwrites; i++) {
-        TileValue *a = recur_scores(r, "p", r->p->dtype, &query, &w[i], (Number){NULL, NULL});
+        TileValue *a = recur_scores(r, "p", &query, &w[i], (Number){NULL, NULL});
         o = recur_product(r, "o", a, recur_operand(r, "xp", w[i].x), o, r->T, r->E);
     }
     return recur_aggregate(r, &query, o);

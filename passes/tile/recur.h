@@ -79,7 +79,6 @@ TileValue *recur_scan(Recur *r, TileOp *map, const char *name, ExOp op, bool str
 TileValue *recur_product(Recur *r, const char *name, TileValue *a, TileValue *b, TileValue *c,
                          int rows, int columns);
 TileValue *recur_operand(Recur *r, const char *name, TileValue *v);
-TileValue *recur_inverse(Recur *r, TileValue *n);
 TileValue *recur_beside(Recur *r, const char *name, TileValue *v, int from, int to);
 const Ex *recur_size(Recur *r, int index);
 const Ex *recur_pos(Recur *r, int axis);
@@ -104,8 +103,9 @@ TileValue *recur_zero_of(const Recur *r, const ChunkRead *read);
 const Ex *recur_fall(Recur *r, TileOp *map, Sum sum, bool write);
 const Ex *recur_from_write(Recur *r, TileOp *map, Sum sum, TileValue *zero);
 const Ex *recur_from_start(Recur *r, TileOp *map, Sum sum, TileValue *zero, const Ex *e);
-TileValue *recur_scores(Recur *r, const char *name, Dtype t, const Read *read, const Write *write,
+TileValue *recur_scores(Recur *r, const char *name, const Read *read, const Write *write,
                         Number of_row);
+TileValue *recur_inverse(Recur *r, const Read *erase, const Write *write, Number of_row);
 TileValue *recur_of_state(Recur *r, const char *name, const Read *read, TileValue *state);
 TileValue *recur_decayed_state(Recur *r, TileValue *state);
 TileValue *recur_new_state(Recur *r, const Write *w, TileValue *state);

@@ -170,7 +170,7 @@ static TileValue *comes_to(Recur *r, const Write *w, TileValue *f) {
 static TileValue *read_by(Recur *r, const char *name, const Read *read, const Write *w,
                           TileValue *g, TileValue *sum) {
     Number none = {NULL, NULL};
-    TileValue *a = recur_scores(r, name, r->p->dtype, read, w, none);
+    TileValue *a = recur_scores(r, name, read, w, none);
     return recur_product(r, "dy", a, g, sum, r->U, r->E);
 }
 
@@ -204,9 +204,9 @@ static TileValue *adjoint(Back *b, TileValue *f1, bool parts) {
     TileValue *h = NULL;
     if (solves(b)) {
         int s = last_write(b);
-        TileValue *n = recur_scores(r, "N", DT_F32, &reads.erase, &w[s], reads.erased);
-        TileValue *dx = recur_product(r, "dx", recur_inverse(r, n), recur_operand(r, "y", dy[s]),
-                                      NULL, r->T, r->E);
+        TileValue *inverse = recur_inverse(r, &reads.erase, &w[s], reads.erased);
+        TileValue *dx =
+            recur_product(r, "dx", inverse, recur_operand(r, "y", dy[s]), NULL, r->T, r->E);
         if (!parts) recur_store(r, b->dsolved, dx, r->T);
         h = scaled(r, "h", dx, reads.erased);
         if (s) dy[0] = read_by(r, "m", &reads.erase, &w[0], h, dy[0]);

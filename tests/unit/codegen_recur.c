@@ -407,6 +407,10 @@ static void try_groups(const char *source, int S, const char *knobs, int ahead) 
     const TileKernel *k = p->kernels.data[0];
     ck_assert(tile_by_groups(k));
     ck_assert_int_eq(k->schedule.knobs.ahead, ahead);
+    ck_assert_int_eq(tile_has(&k->body, TILE_MMA_WAIT), tile_has(&k->body, TILE_INVERT));
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        for (int i = 0; i < op->results.n; i++) // a strip has the places of one layout
+            ck_assert_int_ne(op->results.data[i]->home, HOME_STRIP);
     ck_assert(tu_read_back(x.a, p)->recurrence);
     interpret(&x, p, source, knobs);
     arena_free(x.a);
