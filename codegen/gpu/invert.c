@@ -24,11 +24,20 @@ static Val pointer(Cg *cg, const Inverse *w, Val row, Val col) {
     return cg_shared_pointer(cg, w->N, w->N->axis[0], row, col);
 }
 
-// So many rows and columns beyond: a constant of the instruction's own.
-static Val beyond(Cg *cg, const Inverse *w, Val p, int rows, int cols) {
+typedef struct Spot {
+    Val row, col, p;
+} Spot;
+
+static Spot spot_of(Cg *cg, const Inverse *w, Val row, Val col) {
+    return (Spot){row, col, pointer(cg, w, row, col)};
+}
+
+// So many rows and columns beyond: a constant of the instruction's own, where rows lie one behind the other.
+static Val beyond(Cg *cg, const Inverse *w, const Spot *s, int rows, int cols) {
     TileShared t = tile_shared(cg->p, cg->k, w->N);
-    assert(t.order == ORDER_PADDED);
-    return cg_element(cg, cg->i8, p, cg_i32(cg, rows * t.pitch + cols * t.elem));
+    if (t.order == ORDER_PADDED)
+        return cg_element(cg, cg->i8, s->p, cg_i32(cg, rows * t.pitch + cols * t.elem));
+    return pointer(cg, w, cg_plus(cg, s->row, rows), cg_plus(cg, s->col, cols));
 }
 
 static void put(Cg *cg, const Inverse *w, Val row, Val col, Val x) {
@@ -36,18 +45,19 @@ static void put(Cg *cg, const Inverse *w, Val row, Val col, Val x) {
 }
 
 // Four side by side, from a multiple of four on.
-static void four_at(Cg *cg, const Inverse *w, Val p, Val *to) {
+static void four_beyond(Cg *cg, const Inverse *w, const Spot *s, int rows, int cols, Val *to) {
     Ty type = cg_vector(cg->f32, FOUR);
     for (int i = 0; i < FOUR && !cg_gpu(cg)->hooks->pieces; i++)
-        to[i] = cg_load(cg, cg->f32, beyond(cg, w, p, 0, i));
+        to[i] = cg_load(cg, cg->f32, beyond(cg, w, s, rows, cols + i));
     if (!cg_gpu(cg)->hooks->pieces) return;
-    Val v = cg_load(cg, type, p);
+    Val v = cg_load(cg, type, beyond(cg, w, s, rows, cols));
     LLVMSetAlignment(v, FOUR * sizeof(float));
     for (int i = 0; i < FOUR; i++) to[i] = cg_extract(cg, v, cg_i32(cg, i));
 }
 
 static void four(Cg *cg, const Inverse *w, Val row, Val col, Val *to) {
-    four_at(cg, w, pointer(cg, w, row, col), to);
+    Spot s = spot_of(cg, w, row, col);
+    four_beyond(cg, w, &s, 0, 0, to);
 }
 
 static Val multiply_add(Cg *cg, Val a, Val b, Val c) {
@@ -67,7 +77,7 @@ static void make_leaves(Cg *cg, const Inverse *w) {
     Val tid = cg_gpu(cg)->tid, own = cg_modulo(cg, tid, LEAF), x[LEAF];
     Val first = cg_sub(cg, tid, own);
     Blk g = only(cg, cg_below(cg, tid, w->n));
-    Val block = pointer(cg, w, first, first), to = pointer(cg, w, tid, first);
+    Spot block = spot_of(cg, w, first, first), to = spot_of(cg, w, tid, first);
     for (int t = 0; t < LEAF; t++) {
         Val diagonal = cg_is(cg, own, t);
         x[t] = cg_select(cg, diagonal, cg_f32(cg, 1), cg_f32(cg, 0));
@@ -75,14 +85,14 @@ static void make_leaves(Cg *cg, const Inverse *w) {
     for (int t = 1; t < LEAF; t++)
         for (int s = 0; s < t; s += FOUR) {
             Val row[FOUR];
-            four_at(cg, w, beyond(cg, w, block, t, s), row);
+            four_beyond(cg, w, &block, t, s, row);
             for (int i = 0; i < FOUR && s + i < t; i++)
                 x[t] = multiply_add(cg, row[i], x[s + i], x[t]);
         }
     for (int t = 0; t < LEAF; t++) { // below the diagonal lies N, which others read
         Val after = cg_icmp(cg, LLVMIntSLE, own, cg_i32(cg, t));
         Blk above = only(cg, after);
-        cg_store(cg, x[t], beyond(cg, w, to, 0, t));
+        cg_store(cg, x[t], beyond(cg, w, &to, 0, t));
         cg_enter(cg, above);
     }
     cg_enter(cg, g);
