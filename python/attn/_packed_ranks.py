@@ -99,8 +99,10 @@ def _spaced(x: torch.Tensor, rows: Sequence[Interval], size: int) -> torch.Tenso
 
 
 def _identity(x: torch.Tensor) -> Any:
-    """Of a tensor of a GPU not its values, which a call would wait for."""
-    return tuple(x.tolist()) if x.device.type == "cpu" else (x.data_ptr(), x._version)
+    """Of a tensor of a GPU not its values, which a call would wait for, but where nothing else tells that they changed."""
+    if x.device.type == "cpu" or x.is_inference():
+        return tuple(x.tolist())
+    return x.data_ptr(), x._version, x.dtype, x.shape, x.stride()  # views of one tensor begin at one place
 
 
 def attend(spec: str, arrays: Dict[str, torch.Tensor], scalars: Dict[str, float], wants: bool, index: Dict[str, torch.Tensor], spread: Spread,

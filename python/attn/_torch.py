@@ -576,7 +576,7 @@ def _starts(q: torch.Tensor, k: torch.Tensor, q_start: Any, kv_start: Any, q_off
             raise TypeError(f"{name}: takes a tensor of integers, {'one' if name == 'q_offset' else 'one more than there are'} of sequences")
         if x.device != q.device and not spread:
             raise ValueError(f"{name}: is on {x.device}, and q on {q.device}")
-    return {n: x.to(torch.int32) for n, x in index.items()}
+    return index if spread else {n: x.to(torch.int32) for n, x in index.items()}  # a plan knows the caller's tensors again
 
 
 def _attend(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: Dict[str, Any], q_offset: Any,

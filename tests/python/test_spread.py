@@ -28,7 +28,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path.insert(0, os.path.join(ROOT, "python"))
 
 import attn  # noqa: E402
-from attn import _needed, _ranks, _recur_ranks, _spread  # noqa: E402
+from attn import _needed, _packed_ranks, _ranks, _recur_ranks, _spread  # noqa: E402
 
 LEARNED = """
 import std.mask;
@@ -869,6 +869,18 @@ class Ranks(unittest.TestCase):
     def test_memory_is_that_of_a_rank(self):
         for ranks in 2, 4:
             self.processes.do(self, work_of_memory, ranks)
+
+    def test_a_plan_knows_starts_again(self):
+        """Those of a device whose values are not read: as many of the same memory, that nobody has written since."""
+        known, x = _packed_ranks._identity, torch.empty(5, dtype=torch.int32, device="meta")
+        self.assertEqual(known(x), known(x[:]))
+        self.assertNotEqual(known(x), known(x[:3]))
+        before = known(x)
+        self.assertNotEqual(before, known(x.zero_()))
+        with torch.inference_mode():
+            self.assertEqual((0, 3), known(torch.tensor([0, 3])))
+        several = [torch.tensor(at, dtype=t) for at in ([0, 3], [0, 1, 3]) for t in (torch.int32, torch.int64)]
+        self.assertEqual([(0, 3), (0, 3), (0, 1, 3), (0, 1, 3)], [known(at) for at in several])
 
     def test_plans_and_balance(self):
         self.processes.do(self, work_of_plans, 4)
