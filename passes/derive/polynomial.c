@@ -11,6 +11,8 @@
 // Of a polynomial; of an exponent; of what is chosen; products of terms in a derivation, after which all is an atom.
 enum { MOST_TERMS = 100, MOST_FACTORS = 40, MOST_CHOSEN = 4, MOST_PRODUCTS = 100000 };
 
+enum { MOST_TAKEN_OUT = 40 }; // of an exponent: exp() of a larger constant, or of two, may leave f32
+
 typedef VEC(Term) Terms;
 
 typedef struct Written { // a sum as the formula has it
@@ -330,7 +332,9 @@ static Poly exp_of_row(Polys *s, const Poly *a) {
         bare.coef = 1;
         const Ex *log = bare.n == 1 && bare.factor->power == 1 ? bare.factor->atom : NULL;
         Poly f;
-        if (!bare.n) {
+        if (!bare.n && fabs(a->term[i].coef) > MOST_TAKEN_OUT) {
+            f = one_term(s, 1, ex_1(s->p, EX_EXP, ex_f32(s->p, 1)), a->term[i].coef);
+        } else if (!bare.n) {
             f = number(s, exp(a->term[i].coef));
         } else if (log && log->op == EX_LOG) { // exp(k log(x)) is x^k
             Poly x = poly_of(s, log->args[0]);
