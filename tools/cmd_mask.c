@@ -201,6 +201,8 @@ static Status picture(Compile *c, const Options *o) {
     Binding b;
     const char *why;
     const Signature *sig = sig_of_variant(a, c->variants.data[0], c->options.dtype);
+    if (sig->recurrence)
+        return cmd_fail(STATUS_INPUT, "%s is a recurrence: it has no mask", sig->name);
     Status s = bind_read(&b, a, sig, o, cmd_shape(o, a), mask_reads(a, c->tiles.data[0], sig));
     if (s != STATUS_DONE) return s;
     TileProgram *p = c->tiles.data[0];

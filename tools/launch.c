@@ -328,7 +328,10 @@ Status launch_bind(Launch *l, const Binding *b) {
         zero_unnamed(l, i);
         if (sig->args.data[i].rank && b->tensor[i].data) s = place(l, i, &placed[i]);
     }
-    if (s == STATUS_DONE && l->parts && sig->batch)
+    if (s == STATUS_DONE && l->parts && sig->recurrence)
+        s = cmd_fail(STATUS_USAGE, "--parts=%d: cuts keys, and %s is a recurrence", l->parts,
+                     sig->name);
+    else if (s == STATUS_DONE && l->parts && sig->batch)
         s = cmd_fail(STATUS_USAGE, "--parts=%d: goes with --layout=dense", l->parts);
     else if (s == STATUS_DONE && l->parts)
         s = launch_parts(l, placed);

@@ -634,7 +634,8 @@ static bool has_parts(const Backward *back, Diags *diags) {
         if (back->rows.data[i].made == BACK_KEYS)
             return diag_refuse(
                 diags, back->row->span,
-                "the gradient of '%s' has no parts: it needs '%s', a sum over all keys",
+                "the gradient of '%s' has no parts: it needs a sum over all keys of a row, '%s' of "
+                "`attnc explain`",
                 back->row->name, back->rows.data[i].name);
     return true;
 }

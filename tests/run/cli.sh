@@ -828,7 +828,11 @@ says err "for 'rowmin(x)' is needed before the keys are seen again"
 echo 'attention tops { dim D = 8; score(q, k) = dot(q, k); normalize(s) { let m = rowmax(s); emit top = m; return exp(s - m) / rowsum(exp(s - m)); } }' >tops.attn
 gives 0 tops.attn --phase=part -o parts.o
 gives 1 tops.attn --phase=part,bwd -o parts.o
-says err "the gradient of 'tops' has no parts: it needs"
+says err "the gradient of 'tops' has no parts: it needs a sum over all keys of a row, 'n' of"
+gives 2 check "$top/stdlib/mamba2.attn" --parts=2 --shape=S=8
+says err '--parts=2: cuts keys, and mamba2 is a recurrence'
+gives 1 mask "$top/stdlib/mamba2.attn" -o mask.svg
+says err 'mamba2 is a recurrence: it has no mask'
 for target in sm_80 sm_90a; do
     gives 0 "$top/stdlib/attention_sink.attn" --phase=part,bwd --target=$target -o parts.ptx
 done
