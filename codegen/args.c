@@ -29,9 +29,11 @@ static bool is_launch_size(const Cg *cg, const Ex *e) {
     return ex_is_sym(e, SYM_SIZE, -1) && !cg->p->sizes.data[e->index].own;
 }
 
-// On NVIDIA's GPUs a division is 30 instructions one after the other. An offset may be below 0, no other size is.
+// On NVIDIA's GPUs a division is 30 instructions one after the other. An offset may be below 0, no other size is. Kernels of a recurrence
+// divide: LLVM does not take addresses apart that stand on a division, and those of a state would spill 700 bytes.
 static void use_divisor(Used *u, const Ex *e) {
-    if (u->cg->target->kind != KIND_NVPTX || !is_launch_size(u->cg, e)) return;
+    if (u->cg->target->kind != KIND_NVPTX || u->cg->p->recurrence || !is_launch_size(u->cg, e))
+        return;
     u->divides[e->index] |= e->index != SIZE_Q_OFFSET;
 }
 

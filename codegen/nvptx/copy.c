@@ -103,16 +103,16 @@ static int power_of_two_in(int n) { return n & -n; }
 static void piece(Cg *cg, Val dst, int offset, Val src, Val bytes, Val when) {
     Val v[4] = {dst, src};
     int n = 2;
-    const char *size = bytes ? ", $2" : "", *on = "";
+    const char *text =
+        arena_printf(cg->arena, "cp.async.cg.shared.global.L2::128B [$0+%d], [$1], 16%s;", offset,
+                     bytes ? ", $2" : "");
     if (bytes) v[n++] = bytes;
-    if (when) {
-        on = arena_printf(cg->arena, "\t.reg .pred p;\n\tsetp.ne.b32 p, $%d, 0;\n\t@p ", n);
+    if (when) { // LLVM counts the lines of a text: more than are needed make loops too long for it
+        text = arena_printf(cg->arena, "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $%d, 0;\n\t@p %s\n\t}",
+                            n, text);
         v[n++] = cg_zext(cg, when, cg->i32);
     }
     static const char *const kinds[] = {"r,l,~{memory}", "r,l,r,~{memory}", "r,l,r,r,~{memory}"};
-    const char *text =
-        arena_printf(cg->arena, "{\n%scp.async.cg.shared.global.L2::128B [$0+%d], [$1], 16%s;\n\t}",
-                     on, offset, size);
     cg_asm(cg, cg->void_, v, n, text, kinds[n - 2], false);
 }
 
