@@ -2,8 +2,7 @@
 //
 // In: an expanded kernel whose products are of warpgroups, without roles, that inverts a triangle. Out: the products behind the
 // inverse that do not need it are issued before it, and have landed behind it: few warps make the inverse, and all others
-// would wait. What they read is there before: of what lies in shared memory somebody has read. A map that makes an
-// operand in registers stays: with it ptxas waits at once (C7517).
+// would wait. What they read is there before: maps in registers of tiles and numbers go with them, and of what lies in shared memory somebody has read.
 #include "ir/tile_shared.h"
 #include "passes/schedule/schedule.h"
 #include "passes/tile/rewrite.h"
@@ -37,17 +36,34 @@ static bool can_go(const TileOp *op, const TileOp *inverse, bool met) {
     return true;
 }
 
+// A vector of it is read while a product is in flight, for which ptxas waits (C7517).
+static bool reads_vector(const TileOp *map) {
+    for (int i = 0; i < map->args.n; i++)
+        if (map->args.data[i]->rank == 1) return true;
+    return false;
+}
+
+static bool feeds_product(const TileOp *map, const TileOp *inverse) {
+    for (const TileOp *op = map->next; op; op = op->next)
+        for (int i = 0; i < map->results.n && op->kind == TILE_MMA; i++)
+            if (op->args.data[0] == map->results.data[i] ||
+                op->args.data[1] == map->results.data[i])
+                return op->args.n == 2 && !pass_uses_result(op, inverse);
+    return false;
+}
+
 static void raise_products(TileProgram *p, TileKernel *k, TileOp *inverse) {
     bool met = false;
     int n = 0;
     for (TileOp *op = inverse->next, *next; op; op = next) {
         next = op->next;
         met |= op->kind == TILE_BARRIER || op->kind == TILE_WAIT;
-        bool product = op->kind == TILE_MMA && n < MOST && op->args.n == 2;
-        if (!product || !can_go(op, inverse, met)) continue;
+        bool product = op->kind == TILE_MMA && n < MOST && op->args.n == 2,
+             map = op->kind == TILE_MAP && !met && !reads_vector(op) && feeds_product(op, inverse);
+        if ((!product && !map) || !can_go(op, inverse, met)) continue;
         pass_move_before(inverse, op);
-        op->async = true;
-        n++;
+        op->async = product;
+        n += product;
     }
     if (n) tile_insert_before(inverse->next, tile_op(p, k, NULL, TILE_MMA_WAIT, inverse->span));
 }
