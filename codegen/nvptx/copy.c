@@ -107,7 +107,7 @@ static void piece(Cg *cg, Val dst, int offset, Val src, Val bytes, Val when) {
         arena_printf(cg->arena, "cp.async.cg.shared.global.L2::128B [$0+%d], [$1], 16%s;", offset,
                      bytes ? ", $2" : "");
     if (bytes) v[n++] = bytes;
-    if (when) { // LLVM counts the lines of a text: more than are needed make loops too long for it
+    if (when) {
         text = arena_printf(cg->arena, "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $%d, 0;\n\t@p %s\n\t}",
                             n, text);
         v[n++] = cg_zext(cg, when, cg->i32);
