@@ -38,11 +38,11 @@ static bool is_piped(const TileValue *v) { return v->def->kind == TILE_PIPE || t
 static bool in_panels(const TileKernel *k, const TileValue *v) {
     if (!v->def) return false;
     if (tile_by_groups(k)) return v->rank == 2 && dtype_half(v->dtype);
-    if (v->def->kind == TILE_LOAD) // a pipe
-        return v->rank == 2 && knobs_say(&k->schedule.knobs, KNOB_warpgroups);
+    bool roles = knobs_say(&k->schedule.knobs, KNOB_warpgroups); // it has them, or will
+    if (v->def->kind == TILE_LOAD) return v->rank == 2 && roles; // a pipe
     if (is_piped(v)) return v->rank == 2 && dtype_half(v->dtype);
     if (v->def->kind == TILE_MAP)
-        return tile_has_roles(k) && v->rank == 2 && v->home == HOME_SHARED;
+        return (roles || tile_has_roles(k)) && v->rank == 2 && v->home == HOME_SHARED;
     return goes_through(k, v, false) && !in_blocks(k, v);
 }
 

@@ -16,7 +16,7 @@ enum {
 };
 
 Block pass_block(const TileProgram *p, const TileKernel *k, const Extents *e, Knobs s, int warps) {
-    Block b = {.p = p, .e = *e, .k = *k};
+    Block b = {.p = p, .e = *e, .k = *k, .gives = 1};
     for (int a = 0; a < k->naxes; a++) b.k.axes[a].extent = pass_extent(p, k, a, e);
     b.k.schedule.knobs = s;
     b.k.schedule.warps = warps;
@@ -32,7 +32,7 @@ static int stages_of(const Block *b, const TileOp *load) {
     const Knobs *s = &b->k.schedule.knobs;
     bool once = !load->block->owner;
     if (knobs_say(s, KNOB_stages)) {
-        bool piped = v->rank == 2 && dtype_half(v->dtype);
+        bool piped = (v->rank == 2 && dtype_half(v->dtype)) || pass_is_vector(b->p, load);
         return !piped ? 0 : once ? s->queries : s->stages;
     }
     if (!pass_is_operand(b->p, load) || (once && s->keep)) return 0;
@@ -48,13 +48,22 @@ static bool goes_through(const Block *b, const TileValue *v) {
     return b->k.schedule.knobs.share && v->rank == 2 && dtype_half(v->dtype);
 }
 
+// What maps make for columns together; those of gradients' tiles each warp makes for itself.
 static bool is_shared(const Block *b, const TileValue *v) {
     bool columns = v->def->kind == TILE_MAP && is_of_columns(&b->k, v);
+    columns &= b->k.purpose != PURPOSE_GRADIENTS;
     return columns || v->home == HOME_SHARED || goes_through(b, v);
 }
 
 static bool is_put(const Block *b, const TileValue *v) {
     return b->k.purpose == PURPOSE_ONE_CHUNK && pass_goes_through(b->p, &b->k, v);
+}
+
+// Of what a map makes for a product that reads it there.
+static int put_bytes(const Block *b, const TileValue *v) {
+    TileValue shared = *v;
+    shared.home = HOME_SHARED;
+    return tile_shared(b->p, &b->k, &shared).bytes;
 }
 
 // Of gradients of scores that go to dq's product through shared memory: loops that follow each other have them in one place.
@@ -66,12 +75,11 @@ static int bytes_of_gradients(const Block *b) {
         for (const TileOp *in = op; in; in = in->next)
             for (int i = 0; i < in->results.n && in->kind == TILE_MAP; i++) {
                 const TileValue *v = in->results.data[i];
-                if (v->rank == 2 && pass_goes_through(b->p, &b->k, v))
-                    sum += tile_shared(b->p, &b->k, v).bytes;
+                if (v->rank == 2 && pass_goes_through(b->p, &b->k, v)) sum += put_bytes(b, v);
             }
         if (sum > most) most = sum;
     }
-    return most;
+    return most * b->gives;
 }
 
 // Loops that the one around an operation becomes, at most (passes/mask/classify.c).
@@ -115,7 +123,7 @@ int pass_shared(const Block *b) {
             int places = goes_through(b, v) ? 1
                          : is_shared(b, v)  ? classes_of(k, op)
                                             : is_put(b, v);
-            sum += places * tile_shared(b->p, k, v).bytes;
+            sum += places * put_bytes(b, v);
         }
         sum += buffer_of(b, op);
     }

@@ -10,6 +10,7 @@ typedef struct Block {
     Extents e;
     TileKernel k; // with extents, warps and choices of its own; its operations are the kernel's
     bool flies; // products are in flight beside the maps of the next step, and hold their operands
+    int gives;  // stages of gradients of scores that go through shared memory
 } Block;
 
 // A kernel as it would run. Extents that it has already stay.

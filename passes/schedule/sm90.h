@@ -11,6 +11,7 @@ typedef struct Sm90 {
     TileKernel *k;
     ExPool *x;
     Knobs shape; // how it runs: a row of the table in sm90.c, fitted to it, or what was asked for
+    int gives; // of a nest: stages of gradients of scores, which dq's product reads in shared memory
 } Sm90;
 
 // Whether a map of it becomes functions, which are called.

@@ -74,21 +74,11 @@ static TileOp *load_of_queries(const TileKernel *k) {
 // Where scores are ahead, they hand over a step's before the sums of the step before have landed.
 static int stages_of_numbers(Knobs s) { return s.stages < AHEAD ? 1 : 2; }
 
-// What is loaded once a step, and once a tile of rows; weights.
 static int shared_bytes(const TileProgram *p, const TileKernel *k, Knobs s) {
     Extents e = extents_of(s);
+    s.queries = s.share = 1; // weights go to the sums
     Block b = pass_block(p, k, &e, s, 4);
-    int weights = ROWS * pass_padded(s.keys, PANEL) * dtype_bytes(p->dtype);
-    int bytes = weights + stages_of_numbers(s) * NUMBERS + SLACK;
-    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
-        if (op->kind != TILE_LOAD) continue;
-        bool again = false, step = op->block != &k->body;
-        for (const TileOp *in = tile_next(&k->body, NULL); in != op; in = tile_next(&k->body, in))
-            again |= in->kind == TILE_LOAD && in->tensor == op->tensor && in->block != op->block;
-        int one = tile_shared(p, &b.k, op->results.data[0]).bytes;
-        if (!again) bytes += one * (step ? s.stages : 1);
-    }
-    return bytes;
+    return pass_shared(&b) + stages_of_numbers(s) * NUMBERS + SLACK;
 }
 
 static int registers_of_scores(Knobs s) {

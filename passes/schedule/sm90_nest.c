@@ -24,6 +24,7 @@
 // Measured (bf16, d 128): 64 queries a step, two warpgroups of 64 keys; with 128 queries a step at 64 columns.
 #include "passes/mask/interval.h"
 #include "passes/schedule/expand.h"
+#include "passes/schedule/resources.h"
 #include "passes/schedule/sm90.h"
 
 #include "ir/tile_blocks.h"
@@ -192,23 +193,20 @@ static int unit_of(const TileProgram *p, Knobs s) {
                                : 16;
 }
 
-static int vectors_of(const TileKernel *k) {
-    int n = 0;
-    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        n += op->kind == TILE_LOAD && is_nested(op) && !sm90_piped(op) && is_first_of(k, op);
-    return n;
+static Extents extents_of(const TileProgram *p, Knobs s) {
+    int unit = unit_of(p, s);
+    return (Extents){keys_of(s), s.rows, unit, unit, MAX_COLUMNS};
 }
 
-// Of a block: so many tiles of keys and values, stages of what belongs to queries, what is shared (of gradients of scores so many stages), and the
-// buffer of dq.
+// So many tiles of keys and values, stages of gradients of scores, and what goes from role to role, or the buffer of dq.
 static int shared_bytes(const TileProgram *p, const TileKernel *k, Knobs s, int shares, int tiles) {
-    enum { ELEM = 2, WORD = 4 };
-    int d = pass_padded(p->D, unit_of(p, s)), both = d + pass_padded(p->Dv, unit_of(p, s));
-    int keys = keys_of(s), stage = s.rows * (both * ELEM + vectors_of(k) * WORD);
-    int own = sm90_is_chain(s) ? keys * s.rows * WORD
-                               : s.rows * d * WORD; // what goes from role to role, or the buffer
-    int stays = tiles * keys * both * ELEM + shares * keys * s.rows * ELEM;
-    return stays + s.stages * stage + own + SLACK;
+    enum { WORD = 4 };
+    Extents e = extents_of(p, s);
+    s.queries = tiles;
+    Block b = pass_block(p, k, &e, s, keys_of(s) / 16);
+    b.gives = shares;
+    int own = sm90_is_chain(s) ? keys_of(s) : pass_padded(p->D, unit_of(p, s));
+    return pass_shared(&b) + s.rows * own * WORD + SLACK;
 }
 
 static bool fits_all(const TileProgram *p, const TileKernel *k, Knobs s, int shares, int tiles) {
@@ -327,13 +325,8 @@ bool sm90_bind_nest(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *
     if (!knobs_say(asked, KNOB_turns)) s->turns = should_turn(p, k, *s);
     if (!legal(p, k, *s, diags)) return false;
     k->schedule.warps = keys_of(*s) / 16;
-    for (int a = 0; a < k->naxes; a++) {
-        if (k->axes[a].extent) continue; // one head at a time
-        if (k->axes[a].whole)
-            pass_bind(p, k, a, pass_padded(k->axes[a].size->i, unit_of(p, *s)));
-        else
-            pass_bind(p, k, a, a == tile_grid_axis(k) ? keys_of(*s) : s->rows);
-    }
+    Extents e = extents_of(p, *s);
+    pass_bind_all(p, k, &e);
     if (p->batch) sm90_pack(p, k);
     return true;
 }
@@ -397,7 +390,7 @@ static TileValue *share(Sm90 *s, TileOp *product, int operand) {
         return from;
     }
     TileValue *v = pass_put_shared(s->p, s->k, product, from);
-    v->stages = has_room(s->p, s->k, s->shape, 2) ? 2 : 1;
+    v->stages = s->gives;
     product->args.data[operand] = v;
     return from;
 }
@@ -427,7 +420,7 @@ static void place_step(Sm90 *s, TileBlock *b) {
     TileValue *shared = NULL;
     TileOp *last = NULL;
     if (sm90_is_chain(s->shape)) {
-        sm90_place_chain(s, b, has_room(s->p, s->k, s->shape, 2) ? 2 : 1);
+        sm90_place_chain(s, b, s->gives);
         return;
     }
     for (TileOp *op = b->first; op; op = op->next)
@@ -484,12 +477,14 @@ static void place_block(Sm90 *s, TileBlock *b) {
         if (!nested) pass_place(op, sm90_is_chain(s->shape) ? around(op) : "consumer", 0, 0);
         if (!v || (!nested && !sm90_piped(op))) continue;
         v->home = HOME_SHARED;
-        v->stages = nested ? s->shape.stages : tiles_of_keys(s);
+        v->stages = nested ? s->shape.stages : s->shape.queries;
         op->role = "producer";
     }
 }
 
 void sm90_assign_nest(Sm90 *s) {
+    s->gives = has_room(s->p, s->k, s->shape, 2) ? 2 : 1;
+    s->shape.queries = tiles_of_keys(s);
     place_block(s, &s->k->body);
     if (sm90_is_chain(s->shape)) sm90_chain_copies(s);
     sm90_add_role(s, "producer", 1, s->shape.producer_registers);
