@@ -5,6 +5,7 @@
 #include "passes/derive/classes.h"
 #include "passes/derive/large_unit.h"
 #include "passes/derive/magnitude.h"
+#include "passes/simplify/simplify.h"
 #include "passes/tile/build.h"
 
 #include <float.h>
@@ -115,6 +116,20 @@ static TileValue *scores(Build *b) {
     return build_map(b, "s", DT_F32, AX_M, AX_N, masked);
 }
 
+// Where shifts stay, one is infinite as long as the row has no key, also beside a sink: the first step with keys is done again then,
+// and finds the extremum, by which rows without a key are known.
+static TileValue *raw_shift(Build *b, int shift, const char *name) {
+    ExPool *x = b->pool;
+    const Ex *raw = b->s->shifts.data[shift], *inf = ex_f32(x, INFINITY);
+    if (b->fixed < 0) return build_row(b, name, raw);
+    const Ex *none = build_identity(b, b->s->states.data[b->extremum].op);
+    if (ex_simplify(x, ex_subst(x, raw, SYM_STATE, b->extremum, none)) == inf)
+        return build_row(b, name, raw);
+    none = ex_2(x, EX_EQ, ex_sym(x, SYM_STATE, b->extremum, EX_F32), none);
+    none = ex_2(x, EX_AND, ex_symbol(x, SYM_STAY), none);
+    return build_row(b, name, ex_select(x, none, inf, raw));
+}
+
 // A shift as it was before this tile, computed from the states of that time. If nothing in it is
 // rounded, this is the number that the earlier elements had. Otherwise the shift is carried: a
 // product that is computed again may become part of an fma, which does not round it, and then the
@@ -124,7 +139,7 @@ static TileValue *old_shift(Build *b, const Sweep *w, int shift) {
     int mark = b->env.n;
     for (int i = 0; i < b->s->states.n; i++)
         if (w->old[i]) build_bind(b, SYM_STATE, i, w->old[i]);
-    TileValue *raw = build_raw_shift(b, shift, "a_old");
+    TileValue *raw = raw_shift(b, shift, "a_old");
     b->env.n = mark;
     return raw;
 }
@@ -170,7 +185,7 @@ static void say_bound(Build *b) {
 // Makes a shift's new value and its rescale factor, once its states are up to date.
 static void advance_shift(Build *b, Sweep *w, int shift) {
     if (shift < 0 || w->rescale[shift]) return;
-    TileValue *raw = build_raw_shift(b, shift, "a_new"), *before = old_shift(b, w, shift);
+    TileValue *raw = raw_shift(b, shift, "a_new"), *before = old_shift(b, w, shift);
     TileValue *now = shift_unless_fixed(b, "a_now", before, build_safe_shift(b, raw));
     w->raw_new[shift] = shift_unless_fixed(b, "a_next", before, raw);
     w->rescale[shift] = build_rescale(b, shift, now, before, false);
@@ -251,7 +266,7 @@ static TileValue *first_state(Build *b, int state, TileValue *begun) {
 }
 
 static TileValue *first_shift(Build *b, int shift, TileValue *begun) {
-    TileValue *raw = build_raw_shift(b, shift, "a_0");
+    TileValue *raw = raw_shift(b, shift, "a_0");
     if (b->phase != PHASE_PART) return raw;
     TileValue *v = build_load_kept(b, "a_0", b->s->states.n + shift);
     return build_if_begun(b, "a_0", begun, v, build_of(b, raw));
@@ -365,8 +380,8 @@ static TileValue *aggregated(Build *b, TileValue *acc) {
     return build_map(b, "agg", DT_F32, AX_M, AX_E, e);
 }
 
-// Where shifts stay, that of a row with a sink is finite from the beginning, and no key may ever have moved it: its extremum,
-// by which rows without a key are known, is then the number next to that of such a row. The sum tells.
+// A row whose sum says that it has keys has them. Its extremum says so by itself (raw_shift): without this kernels of softmax would be
+// others than those that were timed.
 static void show_keys(Build *b) {
     ExPool *x = b->pool;
     if (!b->s->empty || !b->far) return;

@@ -181,14 +181,20 @@ TEST(tight_by_choice) {
 
 // What a forward whose shifts stay has saved tells which rows have keys, also where none of them moved the shift that a sink began with. In
 // parts, too.
-ARENA_TEST_EACH(of_shifts_that_stay, 0, 4) {
+ARENA_TEST_EACH(of_shifts_that_stay, 0, 8) {
     static const int32_t launch[] = {1, 2, 1, 100, 500, 400};
     static const char *const texts[] = {
         "softmax_with_sink(s, sink[h] + 9); }",
         "{ let m = max(rowmax(s), sink[h] + 9); let l = rowsum(exp(s - m)) + exp(sink[h] + 9 - m); "
         "emit lse = m + log(l); return exp(s - m) / l; } }",
+        // and where their weights beside it count as 0
+        "{ let z = sink[h] * 0.01 + f32(h + 1) * 1000; let m = max(rowmax(s), z); let l = "
+        "rowsum(exp(s - m)) + exp(z - m); emit lse = m + log(l); return exp(s - m) / l; } }",
+        "{ let m = max(rowmax(s - 3000), sink[h]); let l = rowsum(exp(s - 3000 - m)) + exp(sink[h] "
+        "- "
+        "m); emit lse = m + log(l); return exp(s - 3000 - m) / l; } }",
     };
-    const char *by = texts[_i % 2],
+    const char *by = texts[_i % 4],
                *text =
                    arena_printf(a,
                                 "import std.mask; import std.normalization; attention a { dim D = "
@@ -201,7 +207,7 @@ ARENA_TEST_EACH(of_shifts_that_stay, 0, 4) {
                 o = {.target = *target_get(TARGET_SM90A), .dtype = DT_BF16, .shape = SHAPE_SHORT};
     host.saves = o.saves = c.b =
         pass_backward(a, pu_stream(a, "t.attn", text, 64, &c.v)->written, NULL);
-    o.split = _i > 1;
+    o.split = _i > 3;
     o.schedule = pu_knobs("keys=64,part_keys=16,fixed_shift=1");
     c.forward = pass_pipeline(a, c.b->s, &o, &diags);
     c.backward =
