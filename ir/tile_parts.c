@@ -62,11 +62,17 @@ bool tile_takes_parts(const TileOp *op) {
     return true;
 }
 
+bool tile_first_has_all(const TileOp *map, int result) {
+    const TileResult *out = &map->outs.data[result];
+    bool same = out->body->op == EX_SYM && out->body->sym == SYM_PARAM;
+    return same && out->reduce == EX_CONST && !map->args.data[out->body->index]->parts;
+}
+
 static bool may_be_in_parts(const TileOp *map, int result) {
     const TileResult *out = &map->outs.data[result];
     if (out->reduce != EX_CONST) return out->reduce == EX_ROWSUM && !out->scan;
     Part p = part_of(map, out->body);
-    return p == ZERO || (p == PART && tile_takes_parts(map));
+    return p == ZERO || tile_first_has_all(map, result) || (p == PART && tile_takes_parts(map));
 }
 
 static bool differ(TileValue *a, TileValue *b, TileValue *out[2]) {

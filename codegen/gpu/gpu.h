@@ -50,7 +50,6 @@ typedef struct CgGpu { // the head of a target's state
     int *offset;  // of shared values, by TileValue.id; -1: not in shared memory
     int threads;  // that run the operation together
     bool crossed; // which half of what goes from warp to warp was used last
-    bool *parts;  // by TileValue.id: row sums that stay divided, beside those so marked; NULL: none
     Val tid, lane;
 } CgGpu;
 

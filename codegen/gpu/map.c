@@ -180,14 +180,13 @@ void cg_walk_end(Cg *cg, CgWalk *m) {
         const TileValue *v = m->space.op->results.data[i];
         CgValue *value = &cg->value[v->id];
         if (out->reduce == EX_CONST) continue;
-        bool parts = v->parts || (cg_gpu(cg)->parts && cg_gpu(cg)->parts[v->id]);
         for (int j = 0; j < value->n; j++) {
             if (m->odd[i][j]) value->e[j] = cg_merge(cg, out->reduce, value->e[j], m->odd[i][j]);
-            if (!parts)
+            if (!v->parts)
                 value->e[j] =
                     cg_across(cg, &m->space.is, out->reduce_axis, out->reduce, value->e[j]);
         }
-        if (!parts) cg_across_warps(cg, m->space.layout, out->reduce_axis, out->reduce, v);
+        if (!v->parts) cg_across_warps(cg, m->space.layout, out->reduce_axis, out->reduce, v);
     }
 }
 

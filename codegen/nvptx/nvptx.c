@@ -270,8 +270,8 @@ static void nv_grid(Cg *cg, void (*body)(Cg *cg, Val index)) {
 static void alone(Cg *cg, const TileOp *op) {
     switch ((int)op->kind) {
     case TILE_LOAD: nv_load(cg, op); return;
-    case TILE_STORE: nv_store(cg, op); return;
-    case TILE_MAP: nv_map(cg, op); return;
+    case TILE_STORE: nv_with_sums(cg, op, nv_store); return;
+    case TILE_MAP: nv_with_sums(cg, op, nv_map); return;
     case TILE_MMA: (tile_by_groups(cg->k) ? nv90_group_mma : nv_mma)(cg, op); return;
     case TILE_MMA_WAIT: nv90_group_wait(cg); return;
     case TILE_ALLOC: cg_alloc(cg, op->results.data[0]); return;
@@ -335,11 +335,8 @@ static CgLanes lanes(Cg *cg) {
 static void loop_begin(Cg *cg, CgLoop *loop) {
     nv_state(cg)->unfenced = true; // by the step before
     nv_state(cg)->last_zero = NULL;
-    if (!nv_state(cg)->roles) {
-        nv_loop_begin(cg, loop);
-        return;
-    }
-    nv90_pack(cg); // the schedule says what is in parts
+    if (!nv_state(cg)->roles) return;
+    nv90_pack(cg);
     nv90_ask_before(cg, loop->op);
 }
 
@@ -363,7 +360,6 @@ const CgHooks cg_nvptx_hooks = {
     .met = nv_met,
     .loop_begin = loop_begin,
     .loop_yield = nv_loop_yield,
-    .loop_end = nv_loop_end,
     .math = nv_math,
     .bf16 = nv_bf16,
 };

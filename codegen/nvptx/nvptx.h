@@ -109,10 +109,10 @@ Val nv_sigmoids_end(Cg *cg, const Val pair[2]);
 // ---- operations
 extern const CgGpuHooks nv_gpu_hooks; // map.c
 void nv_map(Cg *cg, const TileOp *op);
-void nv_loop_begin(Cg *cg, CgLoop *loop); // loop.c
-void nv_loop_end(Cg *cg, CgLoop *loop);
-Val nv_whole(Cg *cg, const TileValue *v, Val part); // the sum of the parts of a row's number
-void nv_load(Cg *cg, const TileOp *op);             // global.c
+Val nv_whole(Cg *cg, const TileValue *v, Val part); // parts.c
+// Operands in parts become whole for an op that does not take them so.
+void nv_with_sums(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp *op));
+void nv_load(Cg *cg, const TileOp *op); // global.c
 void nv_store(Cg *cg, const TileOp *op);
 void nv_add(Cg *cg, Val x, Val p);                   // f32, to global memory
 void nv_copy(Cg *cg, const TileOp *op);              // copy.c

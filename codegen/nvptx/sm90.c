@@ -226,7 +226,7 @@ static bool uses_wide(Cg *cg, const TileOp *op) {
     return false;
 }
 
-static void lower_whole(Cg *cg, const TileOp *op) { nv90_with_sums(cg, op, lower); }
+static void lower_whole(Cg *cg, const TileOp *op) { nv_with_sums(cg, op, lower); }
 
 void nv90_op(Cg *cg, const TileOp *op) {
     const Nv90 *h = nv90_state(cg);

@@ -164,9 +164,7 @@ void nv90_pack(Cg *cg); // all that is wide
 void nv90_pinned_wait(Cg *cg, const TileOp *map, Val *held, int n);
 Val nv90_operand(Cg *cg, const TileValue *v, bool transposed); // the descriptor of a shared operand
 bool nv90_is_left(Cg *cg, const TileValue *v);                 // the left one of some product
-Val nv90_left(Cg *cg, const TileValue *v); // of the warpgroup's rows of a left one
-// An operation whose operands may be in parts. (sm90_parts.c)
-void nv90_with_sums(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp *op));
+Val nv90_left(Cg *cg, const TileValue *v);         // of the warpgroup's rows of a left one
 void nv90_store_through(Cg *cg, const TileOp *op); // sm90_store.c
 void nv90_add_through(Cg *cg, const TileOp *op);
 void nv90_add_blocks(Cg *cg, const TileOp *op); // without a buffer

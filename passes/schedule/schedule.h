@@ -81,6 +81,7 @@ int pass_stages(const TileProgram *p, const TileKernel *k, int tensor);
 
 // Sums of rows that may stay in parts are marked, in a kernel whose values have homes.   passes/tile/parts.c
 void pass_mark_parts(TileKernel *k);
+void pass_part_sums(TileProgram *p, TileKernel *k); // of loops of a kernel without roles
 
 // Weights that need not be looked at for NaN when they are rounded to bf16 are marked, in a kernel
 // whose values have homes; the sum that tells of NaN is put where it is needed.   passes/tile/unguard.c

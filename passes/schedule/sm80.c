@@ -557,4 +557,5 @@ void pass_schedule_sm80(TileProgram *p, TileKernel *k, const PassOptions *o) {
     (void)o;
     pass_expand(p, k);
     sm90_products_early(p, k);
+    pass_part_sums(p, k);
 }

@@ -51,6 +51,17 @@ ARENA_TEST(parts_go_on) {
         strstr(text, "fma((%l_0 * %c")); // its shift may have stayed: by the root, twice
 }
 
+// Without roles a sum is in parts within its loop, and whole before and behind it.
+ARENA_TEST(parts_of_a_loop) {
+    const char *text = schedule(a, "attention_sink", TARGET_SM80);
+    static const char begin[] = "%r1_2: f32[M] @e parts = map [M] (%r1_0) { %r1_0 }",
+                      end[] = "%r1_end2: f32[M] @e = map [M] (%r1_end) { %r1_end }";
+    ck_assert(holds(a, text, begin, begin) && holds(a, text, end, end));
+    ck_assert(!holds(a, text, begin, "%r1_2: f32[M] @e = map [M] (%r1_0) { %r1_0 }"));
+    ck_assert(!holds(a, text, begin, "%r1_2: f32[M] @e parts = map [M] (%r1_0) { (%r1_0 + 1.0) }"));
+    ck_assert(holds(a, text, end, "%r1_end2: f32[M] @e = map [M] (%r1_end) { log(%r1_end) }"));
+}
+
 // A tile that one role after the other reads: the next one of the loop is asked for. Queries have no loop.
 static const char *scores_apart(Arena *a) {
     Diags diags = diag_list(a);
