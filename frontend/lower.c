@@ -301,13 +301,16 @@ static Factors factors(Lower *l, ClauseId id, ExSym x, Diags *d) {
     l->p->changes |= e != NULL;
     if (all && !f.wrong) split(&f, all, false);
     if (f.wrong)
-        diag_error(d, f.wrong->span,
-                   "what '%s' gives is a multiple of the element: products and quotients of it",
-                   name);
+        diag_error(
+            d, f.wrong->span,
+            "what '%s' gives is a multiple of the element: products and quotients of it; what is "
+            "added to it is added before the call",
+            name);
     else if (f.mixed)
         diag_error(
             d, f.mixed->span,
-            "a factor of '%s' that depends on position and channel together has no kernel yet",
+            "a factor of '%s' that depends on position and channel together has no kernel yet: "
+            "multiply before the call",
             name);
     else if (f.row && ex_uses(f.row, SYM_SQV, -1))
         diag_error(

@@ -60,12 +60,19 @@ def _torch_device(device):
     return (kinds[device.type], device.index or 0) if device.type in kinds else None
 
 
+def refuse_layout(what, x):
+    """Nested tensors of PyTorch may say that they are strided, and have no shape."""
+    if x.is_nested:
+        raise TypeError(f"{what}: nested tensors are not supported: pass their rows one behind the other, with q_start= (layout ragged)")
+    if str(x.layout) != "torch.strided":
+        raise TypeError(f"{what}: tensors of layout {x.layout} are not supported")
+
+
 def _view_torch(x, what, wanted):
     device = _torch_device(x.device)
     if device is None:
         raise TypeError(f"{what}: tensors on {x.device.type} are not supported")
-    if str(x.layout) != "torch.strided":
-        raise TypeError(f"{what}: tensors of layout {x.layout} are not supported")
+    refuse_layout(what, x)
     if x.is_neg():
         raise TypeError(f"{what}: its memory holds the numbers without their sign: pass {what}.resolve_neg()")
     return View(x.data_ptr(), _number(_torch_name(x.dtype), what, wanted), x.shape, x.stride(), device, x)

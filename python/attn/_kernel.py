@@ -137,7 +137,7 @@ class Artifact:
 
 
 class Kernel:
-    """One variant. Positional arguments are q, k, v and the inputs, in the order of `inputs`; all may be named.
+    """One variant. Positional arguments are q, k, v and the inputs, in the order of `inputs`; all may be named, and index tensors of a layout are.
 
     layout: "dense", "ragged" or "paged": the last two take tensors that say where the rows of each sequence lie (docs/serving.md).
 
@@ -204,9 +204,12 @@ class Kernel:
 
     def _sort(self, args, named):
         """Arguments by what they are: arrays, scalars, sizes; all by name."""
-        if len(args) > len(self.inputs):
-            raise TypeError(f"{self.name} takes {len(self.inputs)} inputs ({', '.join(self.inputs)})")
-        given = dict(zip(self.inputs, args))
+        places = [n for n in self.inputs if n not in INDEX]
+        if len(args) > len(places):
+            shared = "" if "v" in self._tensors else f"; v: {self.name} shares v with k, it is not passed"
+            named_only = "; by name: " + ", ".join(n for n in self.inputs if n in INDEX) if len(places) < len(self.inputs) else ""
+            raise TypeError(f"{self.name} takes {len(places)} inputs ({', '.join(places)}){named_only}{shared}")
+        given = dict(zip(places, args))
         for name, value in named.items():
             if name in given:
                 raise TypeError(f"{name}: given twice")

@@ -451,6 +451,7 @@ def _check_operands(operands: Dict[str, Any], packed: bool) -> None:
     for name, x in operands.items():
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name}: takes a tensor of PyTorch, not a {type(x).__name__}")
+        _arrays.refuse_layout(name, x)
         if x.dim() != (3 if packed else 4):
             hint = "; rows of sequences one behind the other go with q_start=" if x.dim() == 3 else ""
             raise ValueError(f"{name}: has {x.dim()} dimensions, expected {shapes[name]}{hint}")

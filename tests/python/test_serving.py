@@ -164,6 +164,11 @@ class Serving(unittest.TestCase):
             call(kv_len=torch.ones(4))
         with self.assertRaisesRegex(TypeError, "kv_start: layout paged has no such tensor"):
             call(kv_start=i32(STARTS))
+        shared = attn.compile(os.path.join(ROOT, "tests/run/share.attn"), layout="paged")
+        q, k, named = torch.randn(4, 2, 64), torch.randn(PAGES, PAGE, 2, 64), "q_start, kv_len, page_table, q_offset"
+        said = rf"^share takes 2 inputs \(q, k\); by name: {named}; v: share shares v with k, it is not passed"
+        with self.assertRaisesRegex(TypeError, said):
+            shared(q, k, k, page_table=i32(TABLE), kv_len=i32(LENS))
         with self.assertRaisesRegex(TypeError, "kv_len: layout dense has no such tensor"):
             self.dense(self.q[None], self.k, self.v, kv_len=i32(LENS))
         with self.assertRaisesRegex(TypeError, "max_q: is a size and takes an integer"):

@@ -567,6 +567,8 @@ class Mistakes(Case):
         self.refused(ValueError, r"^k: has 3 dimensions, expected \[B, Hkv, Sk, D\]", q, k[0], v)
         self.refused(TypeError, "^q: has elements of torch.float64", q.double(), k, v)
         self.refused(TypeError, "^v: has elements of torch.float16, and q of torch.float32", q, k, v.half())
+        self.refused(TypeError, "^q: tensors of layout torch.sparse_coo", q.to_sparse(), k, v)
+        self.refused(TypeError, "^k: nested tensors are not supported: .* q_start=", q, torch.nested.nested_tensor([k[0], k[1]]), v)
         self.refused(ValueError, "^k: has rows of 15, and q of 16", q, k[..., :15], v)
         self.refused(ValueError, "^v: is .* heads and keys are the same", q, k, v[:, :, :6])
         self.refused(ValueError, "^k: has 3 heads, of which the 4", q, torch.randn(2, 3, 7, 16), torch.randn(2, 3, 7, 12))

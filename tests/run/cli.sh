@@ -948,9 +948,9 @@ changes() { # changes CLAUSE SCORE: an attention with the clause
     gives 1 check changes.attn
 }
 changes 'query(q) = q + 1;' 'dot(q, k)'
-says err "what 'query' gives is a multiple of the element"
+says err "what 'query' gives is a multiple of the element: products and quotients of it; what is added to it is added before the call"
 changes 'key(k, b, h, j, d) = k * g[d, j];' 'dot(q, k)'
-says err "a factor of 'key' that depends on position and channel together has no kernel yet"
+says err "a factor of 'key' that depends on position and channel together has no kernel yet: multiply before the call"
 changes 'value(v) = v * sqnorm(v);' 'dot(q, k)'
 says err "'value' has no sqnorm"
 changes 'value(v, b, h, j, d) = v * (d + 1);' 'dot(q, k)'
