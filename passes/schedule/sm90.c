@@ -146,6 +146,12 @@ int sm90_registers(const TileProgram *p, const TileKernel *k, Knobs s) {
     return pass_registers(&b) + OTHER_REGISTERS;
 }
 
+int sm90_left_registers(Knobs s, int warpgroups) {
+    enum { GROUP = 128, GROUPS = 4 };
+    int all = target_block_registers(GROUP * GROUPS) / GROUP;
+    return (all - s.producer_registers - warpgroups * s.registers) & ~7;
+}
+
 static int registers_of(const TileProgram *p, const TileKernel *k, Knobs s) {
     Block b = block_of(p, k, s);
     bool again = s.fixed_shift && !ex_reads(k->mask) && weight(&k->mask, 1) > DEAR_MASK;

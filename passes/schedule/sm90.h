@@ -1,17 +1,27 @@
 // sm90.h: what the parts of a Hopper schedule share: its shape (sm90.c), and which role does what when
-// (sm90_assign.c).
+// (sm90_assign.c, sm90_roles.c).
 #ifndef PASSES_SCHEDULE_SM90_H
 #define PASSES_SCHEDULE_SM90_H
 
 #include "passes/schedule/schedule.h"
 #include "passes/tile/rewrite.h"
 
+typedef struct Sm90Role {
+    const char *name;
+    int warpgroups, registers; // of a thread
+} Sm90Role;
+
 typedef struct Sm90 {
     TileProgram *p;
     TileKernel *k;
     ExPool *x;
     Knobs shape; // how it runs: a row of the table in sm90.c, fitted to it, or what was asked for
-    int gives; // of a nest: stages of gradients of scores, which dq's product reads in shared memory
+    // Of sm90_roles.c:
+    Sm90Role role[3]; // those that compute, by level
+    int nroles;
+    int gives;   // stages of gradients of scores, which dq's product reads in shared memory
+    int columns; // of dq that its role has registers for
+    bool tight;  // registers are hardly more than the sums
 } Sm90;
 
 // Whether a map of it becomes functions, which are called.
@@ -42,21 +52,21 @@ void sm90_assign(Sm90 *s, bool overlap);
 // Of the numbers by which a block's maps multiply sums, the roots, twice.   root.c
 void sm90_root_factors(TileProgram *p, TileBlock *b);
 bool sm90_overlaps(Sm90 *s); // whether it is such a sweep, of a kernel that is still whole
+// Places and roles of a nest or of scores apart; of `queries`, NULL: none, so many columns stay in registers. sm90_roles.c
+void sm90_assign_roles(Sm90 *s, TileOp *queries, int held);
+// Whether weights and their gradients may have roles of their own; whether a result of a map should stand before the others.
+bool sm90_may_part(const TileProgram *p, const TileKernel *k);
+bool sm90_goes_first(ExPool *x, const TileOp *map, int result);
+int sm90_stages_of_numbers(Knobs s); // of rows, which scores apart hand over
+// Of a thread of the fourth warpgroup of a block, whose producer and `warpgroups` others have theirs.
+int sm90_left_registers(Knobs s, int warpgroups);
 // Gradients in a nest: a block has a tile of keys, and queries pass, head by head. sm90_nest.c
 bool sm90_is_nest(const TileProgram *p, const TileKernel *k);
 bool sm90_bind_nest(TileProgram *p, TileKernel *k, const PassOptions *o,
                     Diags *diags); // its extents
 void sm90_assign_nest(Sm90 *s);
-static inline bool sm90_is_chain(Knobs s) { return s.warpgroups == 3; } // of a nest's
-// The same as a chain of roles: whether it may be one, places of a step whose gradients of scores have so many stages, and the
-// role of what stands around the steps; NULL: none needs it. sm90_chain.c
-bool sm90_can_chain(const TileProgram *p, const TileKernel *k);
-int sm90_chain_registers(Knobs s); // of a thread of its last role
-int sm90_chain_columns(Knobs s);   // of dq, for which these do: each two are a register
-void sm90_place_chain(Sm90 *s, TileBlock *step, int stages);
-void sm90_chain_copies(
-    Sm90 *s); // once all has its place: several roles make what each of them reads
-const char *sm90_chain_role(const TileValue *v);
+bool sm90_scatters(
+    const TileOp *op);          // to a table of distances: each warp adds up its own diagonals
 void sm90_sum_through(Sm90 *s); // of one in roles: what is added to memory goes through a buffer
 void sm90_add_role(Sm90 *s, const char *name, int warpgroups, int registers);
 // A kernel whose v has too many columns for one warpgroup; its extents. sm90_wide.c
@@ -70,8 +80,6 @@ bool sm90_can_apart(const TileProgram *p, const TileKernel *k);
 bool sm90_bind_apart(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags);
 void sm90_add_pairs(TileProgram *p, int kernel); // for launches whose tiles of rows go in pairs
 void sm90_assign_apart(Sm90 *s);
-void sm90_run_ahead(
-    Sm90 *s); // of one whose operations have roles: scores a step ahead. sm90_ahead.c
 // Of a kernel in roles: outputs leave through a shared buffer, where there is room for one.
 void sm90_stores(Sm90 *s);
 

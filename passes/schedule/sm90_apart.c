@@ -1,29 +1,26 @@
 // sm90_apart.c: scores apart from sums, where v has more columns than a warpgroup has registers for and lies in k.
 //
-// In: a kernel of an attention as sm90_wide.c has it, v beside k. Out: three roles. One warpgroup has the scores of 64 rows and
-// all that is a number for each row; two have half of v's columns each:
+// In: a kernel of an attention as sm90_wide.c has it, v beside k. Out: extents, choices and roles (sm90_roles.c). One warpgroup has the
+// scores of 64 rows and all that is a number for each row; two have half of v's columns each:
 //
 //     producer   fill q, k
 //     scores     take q, k   s   maps   give c, p                     at the end: give what the sums are scaled by
 //     sums                   take k, c, p   acc * c + p v             take it   store
 //
 // The first columns of q stay in registers of the scores, as many as these have room for, and a product is two: a product of 48 keys reads
-// 2 KB of q and 1.5 KB of keys, and the block's shared memory gives no more. With three stages scores are a step ahead (sm90_ahead.c): weights are made while the sums of the step
-// before are added up. With two, of 64 keys, scores and sums are multiplied at once, and nothing is while weights are made. A warpgroup
-// has whole scores: with half of them it would read q from shared memory twice.
+// 2 KB of q and 1.5 KB of keys, and the block's shared memory gives no more. With three stages scores are a step ahead: weights are made
+// while the sums of the step before are added up, and a tile of keys is held until its sums are. With two, of 64 keys, scores and sums are
+// multiplied at once, and nothing is while weights are made. A warpgroup has whole scores: with half of them it would read q from shared
+// memory twice.
 #include "passes/schedule/sm90.h"
 
 #include "ir/tile_shared.h"
-#include "passes/mask/interval.h"
 #include "passes/schedule/resources.h"
-
-#include <string.h>
 
 enum {
     ROWS = 64,
     KEYS = 48,
     STAGES = 3,
-    AHEAD = 3, // stages with which scores are a step ahead of their sums
     COLUMNS = 512,
     PAD = 16,
     SUMS = 2, // warpgroups
@@ -32,7 +29,6 @@ enum {
     REGISTERS = 160,       // of sums
     NUMBERS = 1024,        // of rows, that are handed over
     SLACK = 2048,          // barriers, the tile's number, alignment
-    BLOCK_REGISTERS = 512, // a thread's of each warpgroup together
     LEAST_REGISTERS = 104, // of scores
     MOST_REGISTERS = 240,
     PANEL = 64,
@@ -71,18 +67,15 @@ static TileOp *load_of_queries(const TileKernel *k) {
     return widest;
 }
 
-// Where scores are ahead, they hand over a step's before the sums of the step before have landed.
-static int stages_of_numbers(Knobs s) { return s.stages < AHEAD ? 1 : 2; }
-
 static int shared_bytes(const TileProgram *p, const TileKernel *k, Knobs s) {
     Extents e = extents_of(s);
     s.queries = s.share = 1; // weights go to the sums
     Block b = pass_block(p, k, &e, s, 4);
-    return pass_shared(&b) + stages_of_numbers(s) * NUMBERS + SLACK;
+    return pass_shared(&b) + sm90_stages_of_numbers(s) * NUMBERS + SLACK;
 }
 
 static int registers_of_scores(Knobs s) {
-    int rest = BLOCK_REGISTERS - s.producer_registers - SUMS * s.registers;
+    int rest = sm90_left_registers(s, SUMS);
     return rest < MOST_REGISTERS ? rest : MOST_REGISTERS;
 }
 
@@ -192,135 +185,12 @@ bool sm90_bind_apart(TileProgram *p, TileKernel *k, const PassOptions *o, Diags 
     return true;
 }
 
-// ---- columns of q in registers
-
-static int part_axis(Sm90 *s, const char *name, int columns) {
-    int axis = tile_axis(s->k, name, ex_i32(s->x, columns), true);
-    s->k->axes[axis].extent = pass_padded(columns, PAD);
-    return axis;
-}
-
-static TileValue *load_part(Sm90 *s, TileOp *load, int axis, int from) {
-    TileOp *part = tile_clone(s->p, s->k, load, NULL, NULL);
-    tile_insert_before(load, part);
-    TileValue *v = part->results.data[0];
-    v->axis[1] = (uint8_t)axis;
-    part->from_column = from, part->width = (int)s->k->axes[axis].size->i;
-    TileCoord *last = &part->coord[s->p->tensors.data[load->tensor].rank - 1];
-    last->axis = axis;
-    return v;
-}
-
-static TileValue *multiply_part(Sm90 *s, TileOp *product, TileValue *q, int from, TileValue *sum) {
-    const TileValue *k = product->args.data[1], *all = product->results.data[0];
-    TileOp *beside = tile_op(s->p, s->k, NULL, TILE_BESIDE, product->span);
-    tile_insert_before(product, beside);
-    tile_arg(s->p, beside, product->args.data[1]);
-    beside->from_column = from, beside->width = s->k->axes[q->axis[1]].extent;
-    uint8_t axes[] = {k->axis[0], q->axis[1]};
-    TileValue *some = tile_result(s->p, s->k, beside, k->name, k->dtype, axes, 2);
-    TileOp *part = tile_op(s->p, s->k, NULL, TILE_MMA, product->span);
-    tile_insert_before(product, part);
-    tile_arg(s->p, part, q), tile_arg(s->p, part, some);
-    if (sum) tile_arg(s->p, part, sum);
-    return tile_result(s->p, s->k, part, all->name, all->dtype, all->axis, all->rank);
-}
-
-// The first columns of q stay in registers, the others come to shared memory.
-static void hold_queries(Sm90 *s, int held) {
-    TileOp *load = load_of_queries(s->k);
-    TileValue *q = load->results.data[0];
-    int all = (int)s->k->axes[q->axis[1]].size->i;
-    const char *name = s->k->axes[q->axis[1]].name;
-    int first = part_axis(s, arena_printf(s->p->arena, "%sh", name), held);
-    int rest = part_axis(s, arena_printf(s->p->arena, "%sr", name), all - held);
-    TileValue *own = load_part(s, load, first, 0), *other = load_part(s, load, rest, held);
-    own->def->role = "scores";
-    for (TileOp *op = tile_next(&s->k->body, NULL), *next; op; op = next) {
-        next = tile_next(&s->k->body, op);
-        if (op->kind != TILE_MMA || op->args.data[0] != q) continue;
-        TileValue *sum = op->args.n > 2 ? op->args.data[2] : NULL;
-        sum = multiply_part(s, op, other, held, sum);
-        tile_replace(&s->k->body, op->results.data[0], multiply_part(s, op, own, 0, sum));
-        tile_unlink(op);
-    }
-    tile_unlink(load);
-}
-
-// ---- places
-
-static const char *role_of(const Sm90 *s, const TileOp *op) {
-    if (op->kind == TILE_LOAD) return "producer";
-    if (op->kind == TILE_BESIDE) return is_sum(s->p, s->k, op->results.data[0]) ? "sums" : "scores";
-    const TileValue *v = op->kind == TILE_STORE ? op->args.data[0] : op->results.data[0];
-    return is_sum(s->p, s->k, v) ? "sums" : "scores";
-}
-
-static bool is_of(const TileOp *op, const char *role) {
-    return op->role && !strcmp(op->role, role);
-}
-
-// What depends on places and sizes alone each role makes for itself.
-static TileValue *made_again(Sm90 *s, TileOp *map, TileOp *before, int result) {
-    TileOp *again = tile_clone(s->p, s->k, map, NULL, NULL);
-    tile_insert_before(before, again);
-    again->role = "sums";
-    return again->results.data[result];
-}
-
-static int result_of(const TileOp *op, const TileValue *v) {
-    int i = 0;
-    while (op->results.data[i] != v) i++;
-    return i;
-}
-
-// From the scores to the sums, in the block of who reads it; the first reader's is for all.
-static TileValue *handed(Sm90 *s, TileValue *v, TileOp *reader) {
-    TileOp *def = v->def;
-    if (def->kind == TILE_MAP && !def->args.n && v->rank == 1)
-        return made_again(s, def, reader, result_of(def, v));
-    for (TileOp *op = reader->block->first; op != reader; op = op->next) {
-        bool same = op->kind == TILE_MAP && is_of(op, "scores") && op->args.n == 1 &&
-                    op->args.data[0] == v && op->results.data[0]->home == HOME_SHARED;
-        if (same) return op->results.data[0];
-    }
-    TileOp *op = pass_map(s->p, s->k, NULL, pass_axes_of(v), reader->span);
-    tile_insert_before(def->block == reader->block ? def->next : reader->block->first, op);
-    const Ex *same = pass_operand(s->p, op, v);
-    TileValue *shared = pass_out(s->p, s->k, op, v->name, v->dtype, same, EX_CONST, 0);
-    shared->home = HOME_SHARED;
-    shared->stages = v->rank == 1 ? stages_of_numbers(s->shape) : 1;
-    op->role = "scores";
-    return shared;
-}
-
-static bool is_handed(const Sm90 *s, const TileValue *v) {
-    if (v->home == HOME_SHARED || is_sum(s->p, s->k, v)) return false;
-    return v->def && v->def->kind != TILE_LOAD && v->def->kind != TILE_BESIDE;
-}
-
-static void hand_over(Sm90 *s) {
-    for (TileOp *op = tile_next(&s->k->body, NULL); op; op = tile_next(&s->k->body, op))
-        for (int i = 0; is_of(op, "sums") && i < op->args.n; i++)
-            if (is_handed(s, op->args.data[i])) op->args.data[i] = handed(s, op->args.data[i], op);
-}
+// ---- roles
 
 void sm90_assign_apart(Sm90 *s) {
-    for (TileOp *op = s->k->body.first; op; op = op->next)
-        if (op->kind == TILE_LOOP) pass_interval(s->p, s->k, tile_grid_axis(s->k), op->axis, true);
-    int held = held_columns(s->k, s->shape);
-    if (held) hold_queries(s, held);
-    for (TileOp *op = tile_next(&s->k->body, NULL); op; op = tile_next(&s->k->body, op)) {
-        if (op->kind == TILE_LOOP || op->kind == TILE_YIELD || op->role) continue;
-        op->role = role_of(s, op);
-        if (op->kind == TILE_BESIDE) op->results.data[0]->home = HOME_SHARED;
-        if (op->kind != TILE_LOAD) continue;
-        op->results.data[0]->home = HOME_SHARED;
-        op->results.data[0]->stages = op->block == &s->k->body ? 1 : s->shape.stages;
-    }
-    hand_over(s);
-    if (s->shape.stages >= AHEAD) sm90_run_ahead(s);
-    sm90_add_role(s, "producer", 1, s->shape.producer_registers);
-    sm90_add_role(s, "scores", 1, registers_of_scores(s->shape));
-    sm90_add_role(s, "sums", SUMS, s->shape.registers);
+    s->gives = s->shape.queries = 1;
+    s->nroles = 2;
+    s->role[0] = (Sm90Role){"scores", 1, registers_of_scores(s->shape)};
+    s->role[1] = (Sm90Role){"sums", SUMS, s->shape.registers};
+    sm90_assign_roles(s, load_of_queries(s->k), held_columns(s->k, s->shape));
 }

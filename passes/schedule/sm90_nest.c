@@ -5,25 +5,15 @@
 // registers of their products as left operands: dV += P^T dO, dK += dS^T Q. Only dQ = dS K wants dS in another
 // order, which goes through shared memory, and is added to memory by the copy engine.
 //
-// Out: places, and two roles without bodies. K and V are taken once for a tile, through pipes of two stages where there is room; what
-// belongs to queries, numbers of rows among it, comes through pipes of `stages`. All is of stage 0:
-//
-//     loads   s   dp   maps   scatter ds   dv   share ds   dq   dk   add dq
-//
-// so that maps run under dp, ds is written under dv, and dq leaves under dk. Where warpgroups take turns (`turns`) dq is of the step before, and
-// ds goes to it through a pipe: a warpgroup has its turn from s until dp has landed, and makes its maps beside the other's products.
-// Sums that are complete are converted meanwhile (meanwhile.c).
+// Out: extents, choices, and the roles to which sm90_roles.c gives the operations. K and V are taken once for a tile, through pipes of two
+// stages where there is room; what belongs to queries, numbers of rows among it, comes through pipes of `stages`. Sums that are complete
+// are converted meanwhile (meanwhile.c).
 //
 // The sums of k and v for 64 keys are (D + Dv) / 2 words of a thread of one warpgroup. Where that is more than there are registers for,
-// three roles that have the same 64 keys make a chain (sm90_chain.c). Or, where it is not much more and a score's weight is little work,
-//
-//     loads   s   weights   dp   dv   maps   dk   share ds   (all has landed)   dq   add dq
-//
-// where weights are narrow before their gradients are made of them, and dq, of which a warpgroup has half panels, is alone in flight.
+// three roles of one warpgroup each have the same 64 keys: weights, their gradients, and what is summed over keys. Or, where it is not
+// much more and a score's weight is little work, two warpgroups have hardly registers for them, and make weights narrow first (tight).
 //
 // Measured (bf16, d 128): 64 queries a step, two warpgroups of 64 keys; with 128 queries a step at 64 columns.
-#include "passes/mask/interval.h"
-#include "passes/schedule/expand.h"
 #include "passes/schedule/resources.h"
 #include "passes/schedule/sm90.h"
 
@@ -82,14 +72,14 @@ static bool fits_map(const TileOp *op, int keys) {
 }
 
 // Of gradients of scores, what goes to a table of distances: each warp adds up its own diagonals.
-static bool scatters(const TileOp *op) {
+bool sm90_scatters(const TileOp *op) {
     return op->kind == TILE_STORE && op->add && op->args.data[0]->rank == 2 &&
            op->args.data[0]->def->kind == TILE_MAP && tile_scatters_diagonals(op);
 }
 
 static bool fits_op(const TileProgram *p, const TileKernel *k, const TileOp *op) {
     int keys = tile_grid_axis(k);
-    if (scatters(op)) return !is_wide(p);
+    if (sm90_scatters(op)) return !is_wide(p);
     if (!tile_goes_by_runs(p, op)) return false;
     if (op->kind == TILE_MMA) return is_nested(op) && fits_product(k, op);
     if (op->kind == TILE_LOAD) return fits_load(p, op);
@@ -118,48 +108,8 @@ bool sm90_is_nest(const TileProgram *p, const TileKernel *k) {
         products += op->kind == TILE_MMA;
         tensors += op->kind == TILE_LOAD && is_first_of(k, op);
     }
-    if (is_wide(p) && !sm90_can_chain(p, k)) return false;
+    if (is_wide(p) && !sm90_may_part(p, k)) return false;
     return products > 0 && tensors <= MAX_MAPS && !sm90_has_long_body(k);
-}
-
-// ---- which results may come before the others
-
-static unsigned products_of(const TileOp *map, const Ex *e) { // by operand
-    unsigned set = 0;
-    for (int i = 0; i < map->args.n; i++)
-        if (map->args.data[i]->def->kind == TILE_MMA && ex_uses(e, SYM_PARAM, i)) set |= 1u << i;
-    return set;
-}
-
-typedef struct Common {
-    const Ex *with, *part;
-    bool dear; // both have it
-} Common;
-
-static void find_again(void *ctx, const Ex *e) {
-    Common *c = ctx;
-    c->dear |= e == c->part;
-}
-
-static void find_common(void *ctx, const Ex *e) {
-    Common *c = ctx;
-    c->part = e;
-    if (ex_op_cost(e->op, e->type) == C_SPECIAL) ex_visit(c->with, find_again, c);
-}
-
-// Whether the other results need what it is made of no more, but some product that it does not need; nor an exponential of its
-// own, which would wait in registers.
-static bool goes_first(ExPool *x, const TileOp *map, int result) {
-    const Ex *own = map->outs.data[result].body, *none = ex_f32(x, 0);
-    unsigned mine = products_of(map, own), others = 0;
-    Common c = {.with = own};
-    for (int i = 0; i < map->outs.n; i++) {
-        if (map->outs.data[i].reduce != EX_CONST) return false;
-        const Ex *rest = ex_replace(x, map->outs.data[i].body, own, none);
-        others |= products_of(map, rest);
-        ex_visit(rest, find_common, &c);
-    }
-    return mine && others && !(mine & others) && !c.dear;
 }
 
 static void find_places(void *ctx, const Ex *e) {
@@ -174,7 +124,7 @@ static bool is_light(const TileProgram *p, const TileKernel *k) {
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
         if (op->kind != TILE_MAP || !is_nested(op)) continue;
         for (int i = 0; i < op->outs.n; i++) {
-            first |= goes_first(p->pool, op, i);
+            first |= sm90_goes_first(p->pool, op, i);
             ex_visit(op->outs.data[i].body, find_places, &places);
         }
     }
@@ -183,12 +133,17 @@ static bool is_light(const TileProgram *p, const TileKernel *k) {
 
 // ---- extents
 
+static bool is_chain(Knobs s) { return s.warpgroups == CHAIN; }
+
 // Keys of a block.
-static int keys_of(Knobs s) { return GROUP_KEYS * (sm90_is_chain(s) ? 1 : s.warpgroups); }
+static int keys_of(Knobs s) { return GROUP_KEYS * (is_chain(s) ? 1 : s.warpgroups); }
+
+// Columns of dq for which the last role's registers do: each two are one.
+static int columns_of(Knobs s) { return 2 * (sm90_left_registers(s, 2) - BESIDE); }
 
 // Columns of the warpgroups are whole panels where each has some of dq's, or, where sums are tight, halves of them; so are parts of dq in a chain.
 static int unit_of(const TileProgram *p, Knobs s) {
-    if (sm90_is_chain(s)) return p->D > 2 * PANEL || p->D > sm90_chain_columns(s) ? PANEL : 16;
+    if (is_chain(s)) return p->D > 2 * PANEL || p->D > columns_of(s) ? PANEL : 16;
     return s.rows < keys_of(s) ? (is_wide(p) || p->D <= PANEL ? PANEL / 2 : PANEL) * s.warpgroups
                                : 16;
 }
@@ -205,7 +160,7 @@ static int shared_bytes(const TileProgram *p, const TileKernel *k, Knobs s, int 
     s.queries = tiles;
     Block b = pass_block(p, k, &e, s, keys_of(s) / 16);
     b.gives = shares;
-    int own = sm90_is_chain(s) ? keys_of(s) : pass_padded(p->D, unit_of(p, s));
+    int own = is_chain(s) ? keys_of(s) : pass_padded(p->D, unit_of(p, s));
     return pass_shared(&b) + s.rows * own * WORD + SLACK;
 }
 
@@ -219,7 +174,7 @@ static bool has_room(const TileProgram *p, const TileKernel *k, Knobs s, int sha
 
 static bool has_scatter(const TileKernel *k) {
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        if (scatters(op)) return true;
+        if (sm90_scatters(op)) return true;
     return false;
 }
 
@@ -257,7 +212,7 @@ static bool has_sums(const TileProgram *p, Knobs s) {
 static bool is_for_two(const TileProgram *p, const TileKernel *k) {
     Knobs s = fit(p, k, false);
     if (is_wide(p)) return is_tight_enough(p, s) && is_light(p, k);
-    return has_sums(p, s) || has_scatter(k) || !sm90_can_chain(p, k);
+    return has_sums(p, s) || has_scatter(k) || !sm90_may_part(p, k);
 }
 
 static bool compares(void *ctx, const Ex *e) {
@@ -282,7 +237,7 @@ static bool should_turn(const TileProgram *p, const TileKernel *k, Knobs s) {
 // Of three roles the last one has what the others leave.
 static bool has_registers(Knobs s, Diags *diags) {
     enum { GROUP = 128, LEAST = 24 }; // threads; registers of a thread
-    int own = sm90_is_chain(s) ? 2 * s.registers + LEAST : s.warpgroups * s.registers;
+    int own = is_chain(s) ? 2 * s.registers + LEAST : s.warpgroups * s.registers;
     int all = GROUP * (s.producer_registers + own);
     int launched = target_block_registers(GROUP * (1 + s.warpgroups));
     if (all > launched)
@@ -299,16 +254,16 @@ static bool legal(const TileProgram *p, const TileKernel *k, Knobs s, Diags *dia
             "schedule: two warpgroups take turns where one has all sums of its keys, and "
             "gradients of scores have two stages");
     if (!has_registers(s, diags)) return false;
-    if (!sm90_is_chain(s) && s.rows > keys_of(s))
+    if (!is_chain(s) && s.rows > keys_of(s))
         return diag_refuse(
             diags, (Span){0},
             "schedule: a step has up to 64 queries for each warpgroup; there are %d for %d", s.rows,
             s.warpgroups);
-    if (!sm90_is_chain(s) && (!is_wide(p) || is_tight_enough(p, s))) return true;
-    if (sm90_is_chain(s) && s.rows == GROUP_KEYS && sm90_can_chain(p, k)) return true;
+    if (!is_chain(s) && (!is_wide(p) || is_tight_enough(p, s))) return true;
+    if (is_chain(s) && s.rows == GROUP_KEYS && sm90_may_part(p, k)) return true;
     return diag_refuse(
         diags, (Span){0},
-        sm90_is_chain(s)
+        is_chain(s)
             ? "schedule: three roles have steps of 64 queries, and gradients of scores that need "
               "more products than weights do"
             : "schedule: one warpgroup has no registers for sums of %d columns: warpgroups=3",
@@ -331,170 +286,30 @@ bool sm90_bind_nest(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *
     return true;
 }
 
-// ---- weights before the gradients of scores: what needs fewer products is a map of its own, which runs under the others. In partial
-// tiles the mask would be asked twice.
-
-// Where sums leave registers for no more than scores and their gradients: weights are narrow before the latter are made.
-static bool is_tight(const Sm90 *s) { return is_wide(s->p); }
-
-static void make_first(Sm90 *s, TileOp *map, int result) {
-    TileOp *op = pass_map(s->p, s->k, NULL, pass_axes_of(map->results.data[result]), map->span);
-    tile_insert_before(map, op);
-    const Ex *body = map->outs.data[result].body;
-    TileValue *whole = map->results.data[result];
-    Dtype t = is_tight(s) ? whole->dtype : DT_F32;
-    TileValue *v =
-        pass_out(s->p, s->k, op, whole->name, t, pass_transplant(s->p, op, map, body), EX_CONST, 0);
-    const Ex *made = pass_operand(s->p, map, v);
-    for (int i = 0; i < map->outs.n; i++)
-        map->outs.data[i].body = ex_replace(s->x, map->outs.data[i].body, body, made);
-    if (is_tight(s)) {
-        tile_replace(&s->k->body, whole, v);
-        pass_drop_result(map, result);
-    }
-    pass_compact(s->p, map);
-}
-
-static void split(Sm90 *s, TileOp *map) {
-    for (int i = 0; i < map->outs.n; i++)
-        if (goes_first(s->x, map, i)) {
-            make_first(s, map, i);
-            return;
-        }
-}
-
-// ---- places
-
-enum {
-    SCORES,
-    WEIGHTS,
-    OTHER_SCORES,
-    THEIR_SUM,
-    MAPS,
-    SCATTER,
-    EARLY_SHARE,
-    FIRST_SUM,
-    SHARE,
-    ACROSS,
-    SUMS,
-    ADD
-}; // warpgroups have keys of their own
-
-// What a product across warpgroups reads goes through shared memory, once.
-static TileValue *share(Sm90 *s, TileOp *product, int operand) {
-    TileValue *from = product->args.data[operand];
-    for (TileOp *op = product->block->first; op != product; op = op->next) {
-        bool same = op->kind == TILE_MAP && op->results.data[0]->home == HOME_SHARED;
-        if (!same || op->args.data[0] != from) continue;
-        product->args.data[operand] = op->results.data[0];
-        return from;
-    }
-    TileValue *v = pass_put_shared(s->p, s->k, product, from);
-    v->stages = s->gives;
-    product->args.data[operand] = v;
-    return from;
-}
-
-static bool is_roomy(const Sm90 *s, const TileBlock *b) {
-    return b->owner->tiles == CLASS_FULL && !is_tight(s);
-}
-
-// The product of weights that stand alone runs under what is made of the other scores.
-static void place_tight(TileBlock *b) {
-    TileOp *first = b->first;
-    while (first && first->kind != TILE_MAP) first = first->next;
-    bool alone = false;
-    for (TileOp *op = first ? first->next : NULL; op; op = op->next)
-        alone |= op->kind == TILE_MAP && pass_reads(op, first);
-    if (!alone) return;
-    first->place.order = WEIGHTS;
-    for (TileOp *op = b->first; op; op = op->next) {
-        if (op->kind != TILE_MMA) continue;
-        if (op->place.order == SCORES && !pass_reads(first, op)) op->place.order = OTHER_SCORES;
-        if (op->place.order == FIRST_SUM && pass_reads(op, first)) op->place.order = THEIR_SUM;
-    }
-}
-
-static void place_step(Sm90 *s, TileBlock *b) {
-    int keys = tile_grid_axis(s->k);
-    TileValue *shared = NULL;
-    TileOp *last = NULL;
-    if (sm90_is_chain(s->shape)) {
-        sm90_place_chain(s, b, s->gives);
-        return;
-    }
-    for (TileOp *op = b->first; op; op = op->next)
-        if (op->kind == TILE_MAP && (is_roomy(s, b) || is_tight(s))) split(s, op);
-    // Under the first sum's product warpgroups wait for each other for nothing; partial tiles have no registers for that.
-    int behind = s->shape.turns, share_at = is_roomy(s, b) && !behind ? EARLY_SHARE : SHARE;
-    for (TileOp *op = b->first; op; op = op->next) {
-        bool across = op->kind == TILE_MMA && !tile_has_axis(op->results.data[0], keys);
-        for (int i = 0; across && i < 2; i++)
-            if (op->args.data[i]->def->kind == TILE_MAP) shared = share(s, op, i);
-        if (across)
-            pass_place(op, "consumer", behind, ACROSS),
-                pass_place(op->prev, "consumer", 0, share_at);
-    }
-    for (TileOp *op = b->first; op; op = op->next) {
-        if (op->role || op->kind == TILE_YIELD) continue;
-        bool sums = op->kind == TILE_MMA && op->args.n > 2;
-        bool late = sums && (op->args.data[0] == shared || op->args.data[1] == shared);
-        int order = scatters(op)             ? SCATTER
-                    : op->kind == TILE_STORE ? ADD
-                    : late && !is_tight(s)   ? SUMS
-                    : sums                   ? FIRST_SUM
-                    : op->kind == TILE_MAP   ? MAPS
-                                             : SCORES;
-        pass_place(op, "consumer", order == ADD ? behind : 0, order);
-        if (order == SCORES && op->kind == TILE_MMA && behind) op->turn = true, last = op;
-    }
-    if (last) last->holds = true;
-    if (is_tight(s)) place_tight(b);
-}
-
-static const char *around(const TileOp *op) {
-    const char *role =
-        sm90_chain_role(op->kind == TILE_STORE ? op->args.data[0] : op->results.data[0]);
-    return role ? role : "weights";
-}
+// ---- roles
 
 // Keys and values of the next tile come while those of this one are in use, where there is room for both. With packed documents no device has
 // run that yet.
 static int tiles_of_keys(const Sm90 *s) {
-    bool may = !sm90_is_chain(s->shape) && !s->p->batch;
+    bool may = !is_chain(s->shape) && !s->p->batch;
     return may && fits_all(s->p, s->k, s->shape, 2, 2) ? 2 : 1;
 }
 
-static void place_block(Sm90 *s, TileBlock *b) {
-    bool nested = b->owner && is_loop(b->owner->block->owner);
-    if (nested) pass_interval(s->p, s->k, tile_grid_axis(s->k), b->owner->axis, true);
-    if (nested) place_step(s, b);
-    for (TileOp *op = b->first; op; op = op->next)
-        if (op->kind == TILE_LOOP) place_block(s, &op->body);
-    for (TileOp *op = b->first; op; op = op->next) {
-        TileValue *v = op->kind == TILE_LOAD ? op->results.data[0] : NULL;
-        if (op->kind == TILE_LOOP || op->kind == TILE_YIELD) continue;
-        if (!nested) pass_place(op, sm90_is_chain(s->shape) ? around(op) : "consumer", 0, 0);
-        if (!v || (!nested && !sm90_piped(op))) continue;
-        v->home = HOME_SHARED;
-        v->stages = nested ? s->shape.stages : s->shape.queries;
-        op->role = "producer";
-    }
-}
-
 void sm90_assign_nest(Sm90 *s) {
-    s->gives = has_room(s->p, s->k, s->shape, 2) ? 2 : 1;
+    Knobs shape = s->shape;
+    bool chain = is_chain(shape);
+    s->gives = has_room(s->p, s->k, shape, 2) ? 2 : 1;
     s->shape.queries = tiles_of_keys(s);
-    place_block(s, &s->k->body);
-    if (sm90_is_chain(s->shape)) sm90_chain_copies(s);
-    sm90_add_role(s, "producer", 1, s->shape.producer_registers);
-    if (!sm90_is_chain(s->shape)) {
-        sm90_add_role(s, "consumer", s->shape.warpgroups, s->shape.registers);
-        return;
+    s->tight = is_wide(s->p) && !chain;
+    s->columns = columns_of(shape);
+    s->nroles = chain ? CHAIN : 1;
+    s->role[0] = (Sm90Role){"consumer", shape.warpgroups, shape.registers};
+    if (chain) {
+        s->role[0] = (Sm90Role){"weights", 1, shape.registers};
+        s->role[1] = (Sm90Role){"gradients", 1, shape.registers};
+        s->role[2] = (Sm90Role){"sums", 1, sm90_left_registers(shape, 2)};
     }
-    sm90_add_role(s, "weights", 1, s->shape.registers);
-    sm90_add_role(s, "gradients", 1, s->shape.registers);
-    sm90_add_role(s, "sums", 1, sm90_chain_registers(s->shape));
+    sm90_assign_roles(s, NULL, 0);
 }
 
 // ---- sums
