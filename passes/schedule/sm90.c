@@ -344,14 +344,18 @@ static bool refuse(Diags *diags, const char *what, int needs, int has) {
                        has);
 }
 
+bool sm90_has_registers(Knobs s, int own, Diags *diags) {
+    enum { GROUP = 128 };
+    int all = GROUP * (s.producer_registers + own);
+    int launched = target_block_registers(GROUP * (1 + s.warpgroups));
+    return all <= launched || refuse(diags, "registers for all threads of a block", all, launched);
+}
+
 // What no single knob tells.
 static bool legal(const TileProgram *p, const TileKernel *k, Knobs s, Diags *diags) {
     int shared = shared_bytes(p, k, s), has = target_get(p->target)->shared_bytes;
-    int threads = 128 * (s.producer_registers + s.warpgroups * s.registers);
-    int launched = target_block_registers(128 * (s.warpgroups + 1));
     if (shared > has) return refuse(diags, "bytes of shared memory", shared, has);
-    if (threads > launched)
-        return refuse(diags, "registers for all threads of a block", threads, launched);
+    if (!sm90_has_registers(s, s.warpgroups * s.registers, diags)) return false;
     if (s.fixed_shift && !tile_has(&k->body, TILE_BOUND))
         return diag_refuse(
             diags, (Span){0},
@@ -536,60 +540,10 @@ bool pass_tile_sm90(TileProgram *p, const PassOptions *o, Diags *diags) {
     return true;
 }
 
-// ---- building
-
 bool sm90_piped(const TileOp *op) {
     if (op->kind != TILE_LOAD) return false;
     const TileValue *v = op->results.data[0];
     return v->rank == 2 && dtype_half(v->dtype);
-}
-
-// Columns of a buffer for a tile of so many, all or an even part of them; 0: there is no room.
-static int buffered_columns(const Sm90 *s, int stored) {
-    int columns = sm90_value_columns(s->p, s->k);
-    int room = target_get(s->p->target)->shared_bytes - tile_shared_layout(s->p, s->k, NULL, NULL);
-    while (2 * 64 * s->shape.warpgroups * columns > room) {
-        columns /= 2;
-        if (columns % PANEL || stored % columns) return 0;
-    }
-    return columns;
-}
-
-// The axis of that many of a tile's columns.
-static uint8_t columns_axis(Sm90 *s, int all, int columns) {
-    if (s->k->axes[all].extent <= columns) return (uint8_t)all;
-    int axis = tile_axis(s->k, arena_printf(s->p->arena, "%sb", s->k->axes[all].name),
-                         ex_i32(s->x, columns), true);
-    s->k->axes[axis].extent = columns;
-    return (uint8_t)axis;
-}
-
-// A buffer for what is stored, where there is room.
-static TileValue *store_buffer(Sm90 *s, const TileOp *store) {
-    const TileTensor *t = &s->p->tensors.data[store->tensor];
-    const TileValue *v = store->args.data[0];
-    if (t->role != TENSOR_O || !dtype_half(t->dtype) || v->rank != 2 || store->add ||
-        s->k->naxes == TILE_MAX_AXES)
-        return NULL;
-    int columns = buffered_columns(s, s->k->axes[v->axis[1]].extent);
-    if (!columns) return NULL;
-    TileOp *op = tile_op(s->p, s->k, NULL, TILE_ALLOC, store->span);
-    TileOp *roles = s->k->body.first;
-    while (roles->kind != TILE_ROLE) roles = roles->next;
-    tile_insert_before(roles, op);
-    const char *name = arena_printf(s->p->arena, "%sb", t->name);
-    uint8_t axes[] = {v->axis[0], columns_axis(s, v->axis[1], columns)};
-    TileValue *b = tile_result(s->p, s->k, op, name, t->dtype, axes, v->rank);
-    b->home = HOME_SHARED;
-    return b;
-}
-
-void sm90_stores(Sm90 *s) {
-    for (TileOp *op = tile_next(&s->k->body, NULL); op; op = tile_next(&s->k->body, op)) {
-        if (op->kind != TILE_STORE || op->args.n != 1) continue;
-        TileValue *b = store_buffer(s, op);
-        if (b) tile_arg(s->p, op, b);
-    }
 }
 
 // ---- the pass

@@ -52,12 +52,15 @@ void sm90_assign(Sm90 *s, bool overlap);
 // Of the numbers by which a block's maps multiply sums, the roots, twice.   root.c
 void sm90_root_factors(TileProgram *p, TileBlock *b);
 bool sm90_overlaps(Sm90 *s); // whether it is such a sweep, of a kernel that is still whole
-// Places and roles of a nest or of scores apart; of `queries`, NULL: none, so many columns stay in registers. sm90_roles.c
+// Places and roles of what is no sweep whose products overlap; of `queries`, NULL: none, so many columns stay in registers. sm90_roles.c
 void sm90_assign_roles(Sm90 *s, TileOp *queries, int held);
 // Whether weights and their gradients may have roles of their own; whether a result of a map should stand before the others.
 bool sm90_may_part(const TileProgram *p, const TileKernel *k);
 bool sm90_goes_first(ExPool *x, const TileOp *map, int result);
 int sm90_stages_of_numbers(Knobs s); // of rows, which scores apart hand over
+// Whether there are registers for all threads, of whom each warpgroup's have `own` together beside the producer's. False: an error is in
+// diags.
+bool sm90_has_registers(Knobs s, int own, Diags *diags);
 // Of a thread of the fourth warpgroup of a block, whose producer and `warpgroups` others have theirs.
 int sm90_left_registers(Knobs s, int warpgroups);
 // Gradients in a nest: a block has a tile of keys, and queries pass, head by head. sm90_nest.c
@@ -66,9 +69,8 @@ bool sm90_bind_nest(TileProgram *p, TileKernel *k, const PassOptions *o,
                     Diags *diags); // its extents
 void sm90_assign_nest(Sm90 *s);
 bool sm90_scatters(
-    const TileOp *op);          // to a table of distances: each warp adds up its own diagonals
-void sm90_sum_through(Sm90 *s); // of one in roles: what is added to memory goes through a buffer
-void sm90_add_role(Sm90 *s, const char *name, int warpgroups, int registers);
+    const TileOp *op);        // to a table of distances: each warp adds up its own diagonals
+void sm90_add_roles(Sm90 *s); // once all is placed
 // A kernel whose v has too many columns for one warpgroup; its extents. sm90_wide.c
 bool sm90_is_wide(const TileProgram *p, const TileKernel *k);
 bool sm90_bind_wide(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags);
@@ -80,7 +82,8 @@ bool sm90_can_apart(const TileProgram *p, const TileKernel *k);
 bool sm90_bind_apart(TileProgram *p, TileKernel *k, const PassOptions *o, Diags *diags);
 void sm90_add_pairs(TileProgram *p, int kernel); // for launches whose tiles of rows go in pairs
 void sm90_assign_apart(Sm90 *s);
-// Of a kernel in roles: outputs leave through a shared buffer, where there is room for one.
+// Of a kernel in roles: outputs leave through a shared buffer, where there is room for one; what is added to memory, too. sm90_stores.c
 void sm90_stores(Sm90 *s);
+void sm90_sum_through(Sm90 *s);
 
 #endif

@@ -16,7 +16,7 @@
 //
 //   Behind a loop in whose tiles shifts stay there is one of no steps, whose maps are those of a tile
 //   in which they do not: a step ends with them in a `redo`, and the first step of all has them alone.
-// * Anything else: all of stage 0, by text. Copies run ahead as far as the pipes have stages.
+// * Anything else: all of stage 0, by text (sm90_roles.c). Copies run ahead as far as the pipes have stages.
 #include "passes/derive/large_unit.h"
 #include "passes/schedule/expand.h"
 #include "passes/schedule/sm90.h"
@@ -441,32 +441,15 @@ static void place_sweep(Flat *f) {
     k->schedule.next = NEXT;
 }
 
-static void by_text(Sm90 *s, TileBlock *b) {
-    for (TileOp *op = b->first; op; op = op->next) {
-        if (op->kind == TILE_LOOP) pass_raise_strips(op);
-        if (op->kind == TILE_MAP && pass_cooperative(s->k, op)) pass_to_shared(op);
-        if (sm90_piped(op)) pipe_of(op, b == &s->k->body ? s->shape.queries : s->shape.stages);
-        if (op->kind != TILE_LOOP && op->kind != TILE_YIELD)
-            pass_place(op, sm90_piped(op) ? "producer" : "consumer", 0, 0);
-        by_text(s, &op->body);
-    }
-}
-
-void sm90_add_role(Sm90 *s, const char *name, int warpgroups, int registers) {
-    TileOp *op = tile_op(s->p, s->k, &s->k->body, TILE_ROLE, (Span){0});
-    op->role = name;
-    op->warpgroups = warpgroups;
-    op->registers = registers;
-}
-
 void sm90_assign(Sm90 *s, bool overlap) {
     Flat f = {.s = s};
+    s->role[0] = (Sm90Role){"consumer", s->shape.warpgroups, s->shape.registers};
+    s->nroles = 1;
     if (overlap && match_chain(&f)) {
         place_sweep(&f);
-    } else {
-        assert(!tile_has(&s->k->body, TILE_BOUND) && "no loop here does steps again");
-        by_text(s, &s->k->body);
+        sm90_add_roles(s);
+        return;
     }
-    sm90_add_role(s, "producer", 1, s->shape.producer_registers);
-    sm90_add_role(s, "consumer", s->shape.warpgroups, s->shape.registers);
+    assert(!tile_has(&s->k->body, TILE_BOUND) && "no loop here does steps again");
+    sm90_assign_roles(s, NULL, 0);
 }

@@ -34,6 +34,7 @@ enum {
     CHAIN = 3,
     CHAIN_REGISTERS = 208, // which leave enough for 64 columns of dq
     PRODUCER_REGISTERS = 24,
+    LEAST_REGISTERS = 24,
     SPARING_REGISTERS = 232, // with which nothing is spilled in steps of 64 queries
     FINISHER_REGISTERS = 40, // and with what is left the producer's warps convert sums
 };
@@ -153,19 +154,16 @@ static Extents extents_of(const TileProgram *p, Knobs s) {
     return (Extents){keys_of(s), s.rows, unit, unit, MAX_COLUMNS};
 }
 
-// So many tiles of keys and values, stages of gradients of scores, and what goes from role to role, or the buffer of dq.
-static int shared_bytes(const TileProgram *p, const TileKernel *k, Knobs s, int shares, int tiles) {
+// Stages of gradients of scores, so many tiles of keys and values, and what goes from role to role, or the buffer of dq.
+static bool fits_all(const TileProgram *p, const TileKernel *k, Knobs s, int shares, int tiles) {
     enum { WORD = 4 };
     Extents e = extents_of(p, s);
     s.queries = tiles;
     Block b = pass_block(p, k, &e, s, keys_of(s) / 16);
     b.gives = shares;
     int own = is_chain(s) ? keys_of(s) : pass_padded(p->D, unit_of(p, s));
-    return pass_shared(&b) + s.rows * own * WORD + SLACK;
-}
-
-static bool fits_all(const TileProgram *p, const TileKernel *k, Knobs s, int shares, int tiles) {
-    return shared_bytes(p, k, s, shares, tiles) <= target_get(p->target)->shared_bytes;
+    int bytes = pass_shared(&b) + s.rows * own * WORD + SLACK;
+    return bytes <= target_get(p->target)->shared_bytes;
 }
 
 static bool has_room(const TileProgram *p, const TileKernel *k, Knobs s, int shares) {
@@ -234,26 +232,15 @@ static bool should_turn(const TileProgram *p, const TileKernel *k, Knobs s) {
     return may_turn(p, k, s) && !has_scatter(k) && !p->batch && !has_kinks(k);
 }
 
-// Of three roles the last one has what the others leave.
-static bool has_registers(Knobs s, Diags *diags) {
-    enum { GROUP = 128, LEAST = 24 }; // threads; registers of a thread
-    int own = is_chain(s) ? 2 * s.registers + LEAST : s.warpgroups * s.registers;
-    int all = GROUP * (s.producer_registers + own);
-    int launched = target_block_registers(GROUP * (1 + s.warpgroups));
-    if (all > launched)
-        diag_error(diags, (Span){0},
-                   "schedule: it needs %d registers for all threads of a block; there are %d", all,
-                   launched);
-    return all <= launched;
-}
-
 static bool legal(const TileProgram *p, const TileKernel *k, Knobs s, Diags *diags) {
     if (s.turns && !may_turn(p, k, s))
         return diag_refuse(
             diags, (Span){0},
             "schedule: two warpgroups take turns where one has all sums of its keys, and "
             "gradients of scores have two stages");
-    if (!has_registers(s, diags)) return false;
+    // Of three roles the last one has what the others leave.
+    int own = is_chain(s) ? 2 * s.registers + LEAST_REGISTERS : s.warpgroups * s.registers;
+    if (!sm90_has_registers(s, own, diags)) return false;
     if (!is_chain(s) && s.rows > keys_of(s))
         return diag_refuse(
             diags, (Span){0},
@@ -310,47 +297,4 @@ void sm90_assign_nest(Sm90 *s) {
         s->role[2] = (Sm90Role){"sums", 1, sm90_left_registers(shape, 2)};
     }
     sm90_assign_roles(s, NULL, 0);
-}
-
-// ---- sums
-
-static TileValue *buffer_for(Sm90 *s, TileOp *before, const TileOp *store) {
-    const TileValue *v = store->args.data[0];
-    TileOp *op = tile_op(s->p, s->k, NULL, TILE_ALLOC, store->span);
-    tile_insert_before(before, op);
-    const char *name = arena_printf(s->p->arena, "%sb", s->p->tensors.data[store->tensor].name);
-    TileValue *b = tile_result(s->p, s->k, op, name, DT_F32, v->axis, v->rank);
-    b->home = HOME_SHARED;
-    return b;
-}
-
-static bool buffer_fits(const Sm90 *s, const TileOp *store) {
-    const TileValue *v = store->args.data[0];
-    int bytes = s->k->axes[v->axis[0]].extent * s->k->axes[v->axis[1]].extent * 4;
-    return tile_shared_layout(s->p, s->k, NULL, NULL) + bytes <=
-           target_get(s->p->target)->shared_bytes;
-}
-
-// Gradients of keys leave through the same buffer, which is free when the loops are done, where a warp's part has room for a panel of its rows.
-static bool goes_behind(const Sm90 *s, const TileOp *store) {
-    const TileValue *v = store->args.data[0];
-    return !store->add && v->rank == 2 && dtype_half(s->p->tensors.data[store->tensor].dtype);
-}
-
-// All through one, where there is room: each warp has its own part of it. A warp asks for that once behind the loops.
-void sm90_sum_through(Sm90 *s) {
-    TileOp *roles = s->k->body.first, *last = NULL;
-    TileValue *buffer = NULL;
-    while (roles->kind != TILE_ROLE) roles = roles->next;
-    for (TileOp *op = tile_next(&s->k->body, NULL); op; op = tile_next(&s->k->body, op)) {
-        if (op->kind != TILE_STORE || op->args.n != 1) continue;
-        if (op->add ? !tile_may_block(&s->p->tensors.data[op->tensor])
-                    : !buffer || !goes_behind(s, op) || !tile_own_panels(s->p, s->k, buffer) ||
-                          (last && op->prev != last))
-            continue;
-        if (!buffer && !buffer_fits(s, op)) return;
-        if (!buffer) buffer = buffer_for(s, roles, op);
-        tile_arg(s->p, op, buffer);
-        if (!op->add) last = op;
-    }
 }

@@ -1,7 +1,8 @@
-// sm90_roles.c: which role does what of a nest of gradients or of scores apart, and when.
+// sm90_roles.c: which role does what of a kernel in roles, and when; of all but a sweep whose products overlap with maps (sm90_assign.c).
 //
 // In: a kernel with its extents, in classes, and the roles that it is to have (sm90_nest.c, sm90_apart.c). Out: places, and roles without
-// bodies. A producer copies tiles. Of the others each has what is made of its level's products; the last one has all levels above:
+// bodies. A producer copies tiles. Where one role computes, it has all else, by text but in a nest. Where several do, each has what is made
+// of its level's products; the last one has all levels above:
 //
 //     level                0              1                   2
 //     gradients            s, w, dv       dp, ds, dk          dq, which sums over the tile's keys, added to memory
@@ -26,6 +27,7 @@
 #include "passes/mask/interval.h"
 #include "passes/schedule/expand.h"
 #include "passes/schedule/sm90.h"
+#include "passes/schedule/strips.h"
 
 #include <string.h>
 
@@ -207,35 +209,16 @@ static void stand_for(const Step *c, TileOp *map, int result, TileValue *v) {
     pass_drop_result(map, result);
 }
 
-typedef struct Common {
-    const Ex *with, *part;
-    bool dear; // both have it
-} Common;
-
-static void find_again(void *ctx, const Ex *e) {
-    Common *c = ctx;
-    c->dear |= e == c->part;
-}
-
-static void find_common(void *ctx, const Ex *e) {
-    Common *c = ctx;
-    c->part = e;
-    if (ex_op_cost(e->op, e->type) == C_SPECIAL) ex_visit(c->with, find_again, c);
-}
-
-// Whether the other results need what it is made of no more, but some product that it does not need; nor an exponential of its
-// own, which would wait in registers.
+// Whether the other results need what it is made of no more, but some product that it does not need.
 bool sm90_goes_first(ExPool *x, const TileOp *map, int result) {
     const Ex *own = map->outs.data[result].body, *none = ex_f32(x, 0);
     unsigned mine = made_of(map->block, map, own), others = 0;
-    Common c = {.with = own};
     for (int i = 0; i < map->outs.n; i++) {
         if (map->outs.data[i].reduce != EX_CONST) return false;
         const Ex *rest = ex_replace(x, map->outs.data[i].body, own, none);
         others |= made_of(map->block, map, rest);
-        ex_visit(rest, find_common, &c);
     }
-    return mine && others && !(mine & others) && !c.dear;
+    return mine && others && !(mine & others);
 }
 
 // Weights before the gradients of scores: what needs fewer products is a map of its own, which runs under the others. In partial tiles
@@ -416,28 +399,36 @@ static void hold_queries(Sm90 *s, TileOp *load, int held) {
 
 // ---- what goes from one role to another
 
-// What needs no product is made by each role that reads it.
-static bool is_made_anywhere(const TileValue *v) {
-    bool all = v->def && (v->def->kind == TILE_MAP || v->def->kind == TILE_LOAD);
-    for (int i = 0; all && i < v->def->args.n; i++) all = is_made_anywhere(v->def->args.data[i]);
+// What needs no product is made by each role that reads it; of an attention numbers that places and sizes alone tell.
+static bool is_made_anywhere(const Sm90 *s, const TileValue *v) {
+    const TileOp *def = v->def;
+    bool all = def && (def->kind == TILE_MAP || def->kind == TILE_LOAD);
+    if (all && !is_gradients(s)) return !def->args.n && v->rank < 2;
+    for (int i = 0; all && i < def->args.n; i++) all = is_made_anywhere(s, def->args.data[i]);
     return all;
 }
 
 static bool is_given(const Sm90 *s, const TileOp *reader, const TileValue *v) {
     const TileOp *def = v->def;
-    if (!def || !reader->role || v->home == HOME_SHARED || is_made_anywhere(v)) return false;
+    if (!def || !reader->role || v->home == HOME_SHARED || is_made_anywhere(s, v)) return false;
     const char *maker = role_of(s, v);
     return maker && strcmp(maker, reader->role) != 0;
+}
+
+// What stands before an operation that reads it in shared memory; NULL: nothing does.
+static TileValue *put_before(const TileOp *reader, const TileValue *v) {
+    for (TileOp *op = reader->block->first; op != reader; op = op->next)
+        if (op->kind == TILE_MAP && op->results.data[0]->home == HOME_SHARED && op->args.n == 1 &&
+            op->args.data[0] == v)
+            return op->results.data[0];
+    return NULL;
 }
 
 // In the block of who reads it; the first reader's is for all.
 static TileValue *given(Sm90 *s, TileValue *v, TileOp *reader) {
     TileOp *def = v->def;
-    for (TileOp *op = reader->block->first; op != reader; op = op->next) {
-        bool same = op->kind == TILE_MAP && op->role && op->args.n == 1 && op->args.data[0] == v &&
-                    op->results.data[0]->home == HOME_SHARED;
-        if (same) return op->results.data[0];
-    }
+    TileValue *there = put_before(reader, v);
+    if (there) return there;
     TileOp *at = def->block == reader->block ? def->next : reader->block->first;
     TileValue *shared = pass_put_shared(s->p, s->k, at, v);
     shared->stages = v->rank == 1 ? sm90_stages_of_numbers(s->shape) : 1;
@@ -456,15 +447,11 @@ static void give_all(Sm90 *s, TileBlock *b) {
 
 // What a product across warpgroups reads goes through shared memory, once.
 static TileValue *share(Sm90 *s, TileOp *product, int operand) {
-    TileValue *from = product->args.data[operand];
-    for (TileOp *op = product->block->first; op != product; op = op->next) {
-        bool same = op->kind == TILE_MAP && op->results.data[0]->home == HOME_SHARED;
-        if (!same || op->args.data[0] != from) continue;
-        product->args.data[operand] = op->results.data[0];
-        return from;
+    TileValue *from = product->args.data[operand], *v = put_before(product, from);
+    if (!v) {
+        v = pass_put_shared(s->p, s->k, product, from);
+        v->stages = s->gives;
     }
-    TileValue *v = pass_put_shared(s->p, s->k, product, from);
-    v->stages = s->gives;
     product->args.data[operand] = v;
     return from;
 }
@@ -534,13 +521,15 @@ static void place_step(Sm90 *s, TileBlock *b) {
 static void place_block(Sm90 *s, TileBlock *b) {
     bool step = is_step(b);
     if (step) pass_interval(s->p, s->k, tile_grid_axis(s->k), b->owner->axis, true);
+    if (step) pass_raise_strips(b->owner);
     if (step && is_gradients(s)) place_step(s, b);
     for (TileOp *op = b->first; op; op = op->next)
         if (op->kind == TILE_LOOP) place_block(s, &op->body);
     for (TileOp *op = b->first; op; op = op->next) {
         TileValue *v = op->kind == TILE_LOAD ? op->results.data[0] : NULL;
         if (op->kind == TILE_LOOP || op->kind == TILE_YIELD || (op->role && !step)) continue;
-        bool piped = v && (step || sm90_piped(op));
+        bool piped = v && (sm90_piped(op) || (step && is_gradients(s)));
+        if (op->kind == TILE_MAP && pass_cooperative(s->k, op)) pass_to_shared(op);
         if (op->kind == TILE_BESIDE) op->results.data[0]->home = HOME_SHARED;
         if (piped) {
             v->home = HOME_SHARED;
@@ -555,33 +544,25 @@ static void place_block(Sm90 *s, TileBlock *b) {
 
 // ---- what needs no product
 
-static const char *reader(const Sm90 *s, const TileOp *op, const TileValue *v) { // NULL: none
-    for (int i = 0; i < op->args.n; i++)
-        if (op->args.data[i] == v)
-            return op->kind == TILE_LOOP ? role_of(s, op->results.data[i]) : op->role;
-    return NULL;
-}
-
-static void read_from(Sm90 *s, TileOp *maker, TileOp *copy, const char *role) {
-    for (TileOp *op = maker->next; op; op = tile_next(&s->k->body, op))
-        for (int r = 0; r < maker->results.n; r++) {
-            const char *own = reader(s, op, maker->results.data[r]);
-            for (int i = 0; own && !strcmp(own, role) && i < op->args.n; i++)
-                if (op->args.data[i] == maker->results.data[r])
-                    op->args.data[i] = copy->results.data[r];
-        }
-}
-
+// For roles that read it, in loops as what these begin with.
 static void make_for_each(Sm90 *s, TileOp *maker) {
-    for (TileOp *op = maker->next; op; op = tile_next(&s->k->body, op))
-        for (int r = 0; r < maker->results.n; r++) {
-            const char *role = reader(s, op, maker->results.data[r]);
-            if (!role || !strcmp(role, maker->role)) continue;
-            TileOp *copy = tile_clone(s->p, s->k, maker, NULL, NULL);
-            tile_insert_before(maker->next, copy);
-            copy->role = role, copy->place = maker->place;
-            read_from(s, maker, copy, role);
-        }
+    for (int role = 0; role < s->nroles; role++) {
+        TileOp *copy = NULL;
+        for (TileOp *op = maker->next; op; op = tile_next(&s->k->body, op))
+            for (int i = 0; strcmp(maker->role, named(s, role)) && i < op->args.n; i++) {
+                TileValue *v = op->args.data[i];
+                if (v->def != maker) continue;
+                const char *own =
+                    op->kind == TILE_LOOP ? role_of(s, op->results.data[i]) : op->role;
+                if (!own || strcmp(own, named(s, role))) continue;
+                if (!copy) {
+                    copy = tile_clone(s->p, s->k, maker, NULL, NULL);
+                    tile_insert_before(maker->next, copy);
+                    copy->role = own;
+                }
+                op->args.data[i] = copy->results.data[result_of(maker, v)];
+            }
+    }
 }
 
 static void make_copies(Sm90 *s) {
@@ -652,6 +633,18 @@ static void run_ahead(Sm90 *s) {
 
 // ---- the kernel
 
+static void add_role(Sm90 *s, Sm90Role role) {
+    TileOp *op = tile_op(s->p, s->k, &s->k->body, TILE_ROLE, (Span){0});
+    op->role = role.name;
+    op->warpgroups = role.warpgroups;
+    op->registers = role.registers;
+}
+
+void sm90_add_roles(Sm90 *s) {
+    add_role(s, (Sm90Role){"producer", 1, s->shape.producer_registers});
+    for (int i = 0; i < s->nroles; i++) add_role(s, s->role[i]);
+}
+
 void sm90_assign_roles(Sm90 *s, TileOp *queries, int held) {
     if (held) hold_queries(s, queries, held);
     place_block(s, &s->k->body);
@@ -662,7 +655,5 @@ void sm90_assign_roles(Sm90 *s, TileOp *queries, int held) {
             op->place = (TilePlace){0, 0};
         if (ahead) run_ahead(s);
     }
-    sm90_add_role(s, "producer", 1, s->shape.producer_registers);
-    for (int i = 0; i < s->nroles; i++)
-        sm90_add_role(s, s->role[i].name, s->role[i].warpgroups, s->role[i].registers);
+    sm90_add_roles(s);
 }
