@@ -50,6 +50,8 @@ static void describe_open(Text *t, const Binding *b, const Oracle *x) {
                 "%lld of %lld rows",
                 (long long)open->decisions, open->decisions == 1 ? " lies" : "s lie",
                 (long long)open->rows, (long long)rows);
+    if (2 * open->rows > rows)
+        text_puts(t, "; small whole numbers make dot products exact (--in q=-3..3 --in k=-3..3)");
 }
 
 // Outputs that are 0 whatever the kernel computes show nothing, and tables of zeros little.

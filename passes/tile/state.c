@@ -200,7 +200,9 @@ bool pass_accepts_parts(const Stream *s, bool states, Diags *diags) {
             row->name, s->nsweeps, pass_reduce_written(&row->reduces.data[s->blocking], diags));
     for (int i = 0; i < row->inputs.n; i++) {
         if (row->inputs.data[i].rows)
-            diag_error(diags, row->inputs.data[i].span, "row input '%s': no parts in this version",
+            diag_error(diags, row->inputs.data[i].span,
+                       "row input '%s': no parts in this version; q and k that hold its channels "
+                       "behind their own have parts",
                        row->inputs.data[i].name);
         good &= !row->inputs.data[i].rows;
     }

@@ -5,7 +5,8 @@
     model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="attn")
 
 What a layer is comes from the model: scale, soft cap, window, sinks, causal or not. Padding masks and position_ids of packed sequences become
-numbers of documents, which the kernel's mask compares; nothing of [Sq, Sk] is made. A query that sees no key gives 0. What has no kernel here
+numbers of documents, which the kernel's mask compares; nothing of [Sq, Sk] is made. (A model that hands no position_ids to its masks, as gpt-oss in
+transformers 5.17, does not tell packed sequences apart, with eager attention neither: pass them as a batch, padded.) A query that sees no key gives 0. What has no kernel here
 (masks of four dimensions, dropout, static caches, other masks of transformers) raises. Only register() imports transformers.
 """
 
