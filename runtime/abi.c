@@ -431,7 +431,8 @@ static const char *verify_variant(const AbiMeta *m, const AbiVariant *v) {
     bool of_rows = v->phase == ABI_COMBINE || v->phase >= ABI_PIECE;
     if (of_rows && v->family != ABI_ATTENTION) return "a variant is of an unknown kind";
     bool dense = v->layout == ABI_LAYOUT_DENSE, paged = v->layout == ABI_LAYOUT_PAGED;
-    bool back = v->phase == ABI_BWD && v->family == ABI_ATTENTION && !paged;
+    bool back = v->phase == ABI_BWD || v->phase == ABI_PART_BWD;
+    back &= v->family == ABI_ATTENTION && !paged;
     bool forward = v->phase == ABI_FWD || v->phase == ABI_PART || v->phase == ABI_COMBINE;
     if (v->layout >= ABI_LAYOUT_COUNT || (paged && v->family != ABI_ATTENTION) ||
         (!dense && !forward && !back) || (!paged && v->page) || v->page > ABI_MAX_SIZE)

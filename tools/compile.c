@@ -195,9 +195,6 @@ static bool has_parts(Compile *c) {
     if (c->recurrences.n && c->options.batch)
         diag_error(&c->diags, c->recurrences.data[0]->span, "no parts of recurrences in layout %s",
                    batch_name(c->options.batch));
-    if (c->rows.n && c->options.batch && c->options.phases & COMPILE_BWD)
-        diag_error(&c->diags, c->rows.data[0]->span, "no backward of parts in layout %s",
-                   batch_name(c->options.batch));
     if (c->rows.n && c->options.batch && pieces)
         diag_error(&c->diags, c->rows.data[0]->span, "no pieces in layout %s: they are dense",
                    batch_name(c->options.batch));

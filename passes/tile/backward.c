@@ -321,7 +321,7 @@ static void row_grads(Nest *n) {
 static void count_wild(Nest *n) {
     Build *b = &n->b;
     ExPool *x = b->pool;
-    const Ex *wild = ex_1(x, EX_NOT, n->back->tame), *in = build_counts_row(b);
+    const Ex *wild = ex_1(x, EX_NOT, n->back->tame), *in = build_has_row(b);
     wild = ex_select(x, ex_2(x, EX_AND, in, wild), ex_f32(x, 1), ex_f32(x, 0));
     TileValue *v = grad_map(n, "wild", DT_F32, AX_M, AX_NONE, wild);
     TileOp *op = tile_op(b->p, b->k, b->block, TILE_STORE, b->row->span);
@@ -702,8 +702,8 @@ TileProgram *pass_build_backward(Arena *a, const Backward *back, const PassOptio
     p->D = row->D, p->Dv = row->Dv;
     tile_sizes(p, &row->sizes);
     n.b.phase = o->phase;
-    if (o->phase) build_whole_sizes(&n.b);
     build_batch(&n.b, o);
+    if (o->phase) build_whole_sizes(&n.b);
     n.b.nwidths = pass_widths(row, n.b.width);
     n.by_element = gpu;
     grad_find_rows(&n);

@@ -45,7 +45,8 @@ static int add_size(Places *at, const char *name, const Ex *def, bool own) {
 }
 
 static bool is_part(const Places *at) {
-    return at->p->phase == PHASE_PART || at->p->phase == PHASE_COMBINE;
+    TilePhase phase = at->p->phase;
+    return phase == PHASE_PART || phase == PHASE_COMBINE || phase == PHASE_PART_BWD;
 }
 
 static const Ex *size(Places *at, int index) {

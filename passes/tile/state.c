@@ -117,13 +117,19 @@ const Ex *build_in_whole(Build *b, const Ex *e) {
 
 // A size of the part, which formulas do not see.
 static const Ex *here(Build *b, int size, const char *name) {
-    return build_size(b, b->phase ? pass_size(b->p, name, build_size(b, size)) : size);
+    const Ex *is = build_size(b, size);
+    if (!b->phase) return is;
+    return build_size(b, b->p->batch ? pass_own_size(b->p, name, EX_CONST, NULL, is)
+                                     : pass_size(b->p, name, is));
+}
+
+const Ex *build_has_row(Build *b) {
+    return ex_2(b->pool, EX_LT, build_pos(b, AX_M), here(b, SIZE_SQ, "rows_here"));
 }
 
 const Ex *build_counts_row(Build *b) {
     ExPool *x = b->pool;
-    const Ex *none = ex_i32(x, 0);
-    const Ex *is = ex_2(x, EX_LT, build_pos(b, AX_M), here(b, SIZE_SQ, "rows_here"));
+    const Ex *none = ex_i32(x, 0), *is = build_has_row(b);
     if (b->phase != PHASE_PART_BWD) return is;
     const Ex *first = ex_2(x, EX_EQ, build_size(b, b->whole.kv_first), none);
     const Ex *some = ex_2(x, EX_LT, none, here(b, SIZE_SK, "keys_here"));

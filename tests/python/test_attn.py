@@ -633,6 +633,57 @@ class Parts(unittest.TestCase):
             for n, x in want.items():
                 np.testing.assert_allclose(found[n], x, atol=3e-6 * max(1, np.abs(x).max()), err_msg=f"{kernel.name} {n}")
 
+    def test_gradients_of_packed_rows(self):
+        """Of ranges of packed keys and pieces of packed rows, from the numbers of rows that a combination gives."""
+        rng = np.random.default_rng(7)
+        biased = """
+            import std.normalization;
+            attention biased {
+                dim D = 16;
+                input bias: f32[B, Sk] grad;
+                input slope: f32[H] grad;
+                input sink: f32[H] grad;
+                score(q, k) = dot(q, k) * rsqrt(D);
+                modify(s, b, h, i, j) = s + bias[b, j] + slope[h] * f32(i - j) / Sk;
+                mask(b, h, i, j) = j <= i;
+                normalize(s, b, h) = softmax_with_sink(s, sink[h]);
+            }"""
+        starts, kv_starts = np.array([0, 5, 5, 20], np.int32), np.array([0, 9, 20, 50], np.int32)
+        heads = {n: rng.standard_normal(4, np.float32) for n in ("slope", "sink")}
+        for source, inputs in ((os.path.join(ROOT, "stdlib", "relu.attn"), {}), (biased, {"bias": rng.standard_normal(50, np.float32), **heads})):
+            kernel = attn.compile(source, defines={"D": 16}, layout="ragged", phase="fwd,part,bwd")._only()
+            q, do = rng.standard_normal((2, 20, 4, 16), np.float32)
+            k, v = rng.standard_normal((2, 50, 2, 16), np.float32)
+            whole = {"q_start": starts, "kv_start": kv_starts}
+            saved = [n for n in kernel.outputs if n.startswith("saved")]
+            of_rows = dict(zip(["o", *saved], kernel(q, k, v, **whole, **inputs, emit=["o", *saved]))) if saved else {"o": kernel(q, k, v, **whole, **inputs)}
+            want = dict(zip(kernel.backward.outputs, kernel.backward(*(q, k, v), **of_rows, do=do, **whole, **inputs, emit=kernel.backward.outputs)))
+
+            def at(rows, keys):
+                """Where these packed rows and keys stand in their sequences."""
+                given = {"Sq_all": np.diff(starts), "Sk_all": np.diff(kv_starts)}
+                for name, first, line, cut in ("q_start", "q_first", starts, rows), ("kv_start", "kv_first", kv_starts, keys):
+                    given[name], given[first] = np.clip(line, cut.start, cut.stop) - cut.start, np.clip(cut.start - line[:-1], 0, np.diff(line))
+                return {n: x.astype(np.int32) for n, x in given.items()}
+
+            cuts = slice(0, 13), slice(13, 13), slice(13, 24), slice(24, 50)
+            own = {**inputs, "bias": None} if "bias" in inputs else inputs
+            states = [kernel.part(q, k[keys], v[keys], **{n: inputs[n][keys] if x is None else x for n, x in own.items()}, **at(slice(0, 20), keys)) for keys in cuts]
+            states = {n: np.stack([x[i] if isinstance(x, (tuple, list)) else x for x in states]) for i, n in enumerate(kernel.part.outputs)}
+            if "rows" in states:
+                combined = {n: x for n, x in {**at(slice(0, 20), slice(0, 50)), **inputs}.items() if n in kernel.combine.inputs}
+                of_rows = dict(zip(["o", *saved], kernel.combine(**states, **combined, emit=["o", *saved])))
+            found = {n: np.zeros_like(x) for n, x in want.items()}
+            for rows in slice(0, 3), slice(3, 20):
+                for keys in cuts:
+                    given = {**at(rows, keys), **{n: inputs[n][keys] if x is None else x for n, x in own.items()}, **{n: x[rows] for n, x in of_rows.items()}}
+                    part = kernel.part.backward
+                    made = part(q=q[rows], k=k[keys], v=v[keys], do=do[rows], **{n: x for n, x in given.items() if n in part.inputs}, emit=part.outputs)
+                    for n, x in zip(part.outputs, made):
+                        found[n][{"dq": rows, "dk": keys, "dv": keys, "dbias": keys}.get(n, ...)] += x
+            for n, x in want.items():
+                np.testing.assert_allclose(found[n], x, atol=3e-6 * max(1, np.abs(x).max()), err_msg=f"{kernel.name} {n}")
+
     def test_order_of_emits(self):
         """They come as they are asked for, behind what every call makes."""
         source = """

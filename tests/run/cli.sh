@@ -800,8 +800,11 @@ done
 gives 2 check relu_attn.attn --parts=0
 gives 2 bench relu_attn.attn --parts=2
 gives 0 relu_attn.attn --phase=part --layout=ragged -o parts.o
-gives 1 relu_attn.attn --phase=part,bwd --layout=ragged -o parts.o
-says err 'no backward of parts in layout ragged'
+for target in sm_80 sm_90a; do
+    gives 0 "$top/stdlib/attention_sink.attn" --phase=part,bwd --layout=ragged --target=$target -o parts.ptx
+done
+gives 1 relu_attn.attn --phase=part,bwd --layout=paged -o parts.o
+says err 'no backward in layout paged'
 gives 1 "$top/stdlib/document.attn" --phase=part --layout=paged -o parts.o
 says err "'doc' is read at another row than the pair's own"
 # pieces: rows of a whole, and the keys that they see

@@ -79,6 +79,33 @@ TEST(of_wild_rows) {
     check_scheduled("wild", text, TARGET_SM90A, DT_BF16);
 }
 
+// Rows that are not tame are not in any part of their keys.
+ARENA_TEST(of_wild_rows_in_parts) {
+    enum { B = 1, H = 2, SQ = 5, SK = 20 };
+    Diags diags = diag_list(a);
+    Variant *v;
+    const char *text = "import std.normalization; attention a { dim D = 16; score(q, k) = dot(q, "
+                       "k) * 2000; mask(b, h, i, j) = j <= i; normalize(s) = softmax(s); }";
+    const Stream *s = pu_stream(a, "t.attn", text, 0, &v);
+    PassOptions o = {.target = *target_get(TARGET_SM90A), .dtype = DT_BF16};
+    o.phase = PHASE_PART_BWD;
+    const TileProgram *p =
+        pass_backward_program(a, pass_backward(a, s->written, &diags), &o, &diags);
+    test_good(p != NULL, &diags);
+    int32_t size[64] = {0};
+    pu_sizes(v, size, B, H, H, SQ, SK, 60);
+    for (int i = 0; i < p->sizes.n; i++) {
+        if (!strcmp(p->sizes.data[i].name, "kv_first")) size[i] = 30;
+        if (!strcmp(p->sizes.data[i].name, "Sq_all")) size[i] = SQ;
+        if (!strcmp(p->sizes.data[i].name, "Sk_all")) size[i] = 70;
+    }
+    TileData *x = tile_data_random(a, p, size, 4, 5);
+    int saved = pu_named(p, "saved0"), wild = pu_named(p, "wild");
+    for (int i = 0; i < B * H * SQ; i++) x->tensor[saved][i] = i % 3 ? 1e6 : 1;
+    ck_assert(tile_eval(p, x, false, &diags));
+    ck_assert_double_eq(x->tensor[wild][0], 6);
+}
+
 // More columns than one warpgroup has sums of: three roles. What goes to gradients of scores is a weight, a score, or nothing.
 TEST(of_chains) {
 #define WIDE                                                                                       \

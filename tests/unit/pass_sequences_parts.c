@@ -39,43 +39,30 @@ static void take_data(const Parts *c, const TileProgram *p, const TileData *x, i
     }
 }
 
-static TileData *data(const Parts *c, const TileProgram *p, const Launch *l, int part) {
+static TileData *data(const Parts *c, const TileProgram *p, Launch l, int part) {
     int32_t *size = ARENA_ARRAY(c->a, int32_t, p->sizes.n + 1);
-    set_sizes(p, l, size);
-    set(p, size, "q_first_0", 0), set(p, size, "Sq_all_0", part % 2 ? l->B : 0);
-    set(p, size, "kv_first_0", l->B), set(p, size, "Sk_all_0", l->B);
+    set_whole(c->a, &c->l, &l);
+    if (part % 2 == 0) l.Sq_all = NULL;
+    set_sizes(p, &l, size);
     set(p, size, "parts", c->n < 2 ? 1 : 2);
-    bool runs = l->batch == BATCH_PAGED;
-    set(p, size, "kv_block", runs ? c->block * l->page : 0);
-    set(p, size, "kv_stride", runs ? c->n * c->block * l->page : 0);
-    TileData *x = tile_data_random(c->a, p, size, 4, 3);
-    int *all = ARENA_ARRAY(c->a, int, l->B + 1), *queries = ARENA_ARRAY(c->a, int, l->B + 1);
-    RefBatch batch = batch_of(&c->l);
-    int64_t ignored;
-    for (int b = 0; b < l->B; b++)
-        all[b] = keys_of(c, b), queries[b] = ref_queries(&batch, b, &ignored);
-    put(p, x, TENSOR_Q_START, l->q_start), put(p, x, TENSOR_Q_OFFSET, l->q_offset);
-    put(p, x, TENSOR_SK_ALL, all), put(p, x, TENSOR_SQ_ALL, queries);
-    return x;
+    bool runs = l.batch == BATCH_PAGED;
+    set(p, size, "kv_block", runs ? c->block * l.page : 0);
+    set(p, size, "kv_stride", runs ? c->n * c->block * l.page : 0);
+    return data_at(c->a, p, &l, size);
 }
-
-static int clamp(int x, int from, int to) { return x < from ? from : x > to ? to : x; }
 
 // Of the packed keys a range; of tables each n-th run of pages.
 static TileData *cut(const Parts *c, int part) {
     Launch l = c->l;
-    int B = l.B, *first = ARENA_ARRAY(c->a, int, B + 1), *lens = ARENA_ARRAY(c->a, int, B + 2);
     if (l.batch == BATCH_RAGGED) {
         int step = (l.Tk + c->n - 1) / c->n, at = clamp(part * step, 0, l.Tk);
         l.Tk = clamp(at + step, 0, c->l.Tk) - at;
-        for (int b = 0; b <= B; b++) lens[b] = clamp(c->l.kv_start[b] - at, 0, l.Tk);
-        for (int b = 0; b < B; b++) first[b] = clamp(at - c->l.kv_start[b], 0, keys_of(c, b));
-        l.kv_start = lens;
-        TileData *x = data(c, c->part, &l, part);
-        put(c->part, x, TENSOR_KV_START, lens), put(c->part, x, TENSOR_KV_FIRST, first);
+        cut_line(c->a, l.B, c->l.kv_start, at, l.Tk, &l.kv_start, &l.kv_first);
+        TileData *x = data(c, c->part, l, part);
         take_data(c, c->part, x, at);
         return x;
     }
+    int B = l.B, *first = ARENA_ARRAY(c->a, int, B + 1), *lens = ARENA_ARRAY(c->a, int, B + 2);
     int *table = ARENA_ARRAY(c->a, int, B *l.table + 1), runs = c->n * c->block, width = 0;
     for (int i = 0; i < c->l.table; i++) width += i % runs / c->block == part;
     for (int b = 0; b < B; b++) {
@@ -87,10 +74,8 @@ static TileData *cut(const Parts *c, int part) {
         }
         first[b] = part * c->block * l.page;
     }
-    l.table = width, l.page_table = table, l.kv_len = lens;
-    TileData *x = data(c, c->part, &l, part);
-    put(c->part, x, TENSOR_PAGE_TABLE, table), put(c->part, x, TENSOR_KV_LEN, lens);
-    put(c->part, x, TENSOR_KV_FIRST, first);
+    l.table = width, l.page_table = table, l.kv_len = lens, l.kv_first = first;
+    TileData *x = data(c, c->part, l, part);
     take_data(c, c->part, x, 0);
     return x;
 }
@@ -130,7 +115,7 @@ static double error_of(const Parts *c) {
         run(c->part, x);
         *s = x;
     }
-    TileData *x = data(c, c->combine, &c->l, 1);
+    TileData *x = data(c, c->combine, c->l, 1);
     take_data(c, c->combine, x, 0);
     for (int i = 0; i < slots; i++) {
         begin(c, c->combine, x, state[i], TENSOR_STATE0, TENSOR_STATE, i, slots);

@@ -149,8 +149,10 @@ TEST(layouts_have_their_sizes) {
     ck_assert_ptr_null(abi_verify(&m));
     starts.dtype = ABI_F32;
     ck_assert_ptr_nonnull(strstr(abi_verify(&m), "layout"));
-    starts.dtype = ABI_I32, v.phase = ABI_PART_BWD;
+    starts.dtype = ABI_I32, v.phase = ABI_PIECE;
     ck_assert_ptr_nonnull(strstr(abi_verify(&m), "layout"));
+    v.phase = ABI_PART_BWD;
+    ck_assert_ptr_null(abi_verify(&m));
     v.phase = ABI_COMBINE;
     ck_assert_ptr_null(abi_verify(&m));
     v.phase = ABI_BWD;

@@ -10,8 +10,9 @@ typedef struct Launch {
     BatchLayout batch;
     int B, H, Hkv, Tq, max_q, Tk, pages, page, table;
     const int *q_start, *kv_start, *kv_len, *page_table,
-        *q_offset; // q_start, q_offset: NULL: left out
-    int longest;   // extents of what has Sq or Sk and no B
+        *q_offset;                                   // q_start, q_offset: NULL: left out
+    int longest;                                     // extents of what has Sq or Sk and no B
+    const int *q_first, *kv_first, *Sq_all, *Sk_all; // of parts; NULL: left out
 } Launch;
 
 // Five sequences: none of the batch's rows are theirs in between; no query, no key, one of each.
@@ -65,6 +66,9 @@ static inline void set_sizes(const TileProgram *p, const Launch *l, int32_t *siz
     set(p, size, "pages", l->pages), set(p, size, "page", l->page), set(p, size, "table", l->table);
     set(p, size, "q_start_0", l->q_start ? l->B + 1 : 0);
     set(p, size, "q_offset_0", l->q_offset ? l->B : 0);
+    set(p, size, "q_first_0", l->q_first ? l->B : 0);
+    set(p, size, "kv_first_0", l->kv_first ? l->B : 0);
+    set(p, size, "Sq_all_0", l->Sq_all ? l->B : 0), set(p, size, "Sk_all_0", l->Sk_all ? l->B : 0);
 }
 
 static inline void put(const TileProgram *p, const TileData *x, TensorRole role, const int *from) {
@@ -125,14 +129,42 @@ static inline TileData *expected(Arena *a, const Variant *v, const TileProgram *
     return y;
 }
 
-static inline TileData *data_of(Arena *a, const TileProgram *p, const Launch *l) {
-    int32_t *size = ARENA_ARRAY(a, int32_t, p->sizes.n + 1);
-    set_sizes(p, l, size);
+static inline TileData *data_at(Arena *a, const TileProgram *p, const Launch *l,
+                                const int32_t *size) {
     TileData *x = tile_data_random(a, p, size, 4, 3);
     put(p, x, TENSOR_Q_START, l->q_start), put(p, x, TENSOR_KV_START, l->kv_start);
     put(p, x, TENSOR_KV_LEN, l->kv_len), put(p, x, TENSOR_PAGE_TABLE, l->page_table);
     put(p, x, TENSOR_Q_OFFSET, l->q_offset);
+    put(p, x, TENSOR_Q_FIRST, l->q_first), put(p, x, TENSOR_KV_FIRST, l->kv_first);
+    put(p, x, TENSOR_SQ_ALL, l->Sq_all), put(p, x, TENSOR_SK_ALL, l->Sk_all);
     return x;
+}
+
+static inline TileData *data_of(Arena *a, const TileProgram *p, const Launch *l) {
+    int32_t *size = ARENA_ARRAY(a, int32_t, p->sizes.n + 1);
+    set_sizes(p, l, size);
+    return data_at(a, p, l, size);
+}
+
+static inline int clamp(int x, int from, int to) { return x < from ? from : x > to ? to : x; }
+
+// Of packed rows those from `at` on, n of them: where sequences begin there, and how many of each come before.
+static inline void cut_line(Arena *a, int B, const int *start, int at, int n, const int **own,
+                            const int **first) {
+    int *s = ARENA_ARRAY(a, int, B + 2), *f = ARENA_ARRAY(a, int, B + 1);
+    for (int b = 0; b <= B; b++) s[b] = clamp(start[b] - at, 0, n);
+    for (int b = 0; b < B; b++) f[b] = clamp(at - start[b], 0, start[b + 1] - start[b]);
+    *own = s, *first = f;
+}
+
+// How many rows sequences have.
+static inline void set_whole(Arena *a, const Launch *whole, Launch *l) {
+    int *keys = ARENA_ARRAY(a, int, l->B + 1), *queries = ARENA_ARRAY(a, int, l->B + 1);
+    RefBatch batch = batch_of(whole);
+    int64_t ignored;
+    for (int b = 0; b < l->B; b++)
+        keys[b] = ref_keys(&batch, b), queries[b] = ref_queries(&batch, b, &ignored);
+    l->Sk_all = keys, l->Sq_all = queries;
 }
 
 static inline Launch with(Launch l, const int *q_start, const int *q_offset, int max_q) {
