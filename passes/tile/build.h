@@ -170,7 +170,7 @@ const Ex *build_in_whole(Build *b, const Ex *e);
 bool build_carries_shift(const Build *b, int sweep, int shift); // from tile to tile
 bool build_keeps_shift(const Build *b, int shift);              // in the last sweep
 bool build_asks_begun(const Build *b); // whether 0 is not the identity of each number
-const Ex *build_has_row(Build *b); // whether the place of a tile has a row
+const Ex *build_has_row(Build *b);     // whether the place of a tile has a row
 // Whether what a row alone adds to gradients counts here: of its parts that with the first key, or of no key the one there is.
 const Ex *build_counts_row(Build *b);
 // What is kept: i of states, then of shifts, then the sums (build_sums), then whether there is anything (build_begun).
