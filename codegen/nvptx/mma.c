@@ -13,6 +13,7 @@
 #include "codegen/nvptx/nvptx.h"
 
 #include <assert.h>
+#include <string.h>
 
 typedef struct Product {
     const TileOp *op;
@@ -349,41 +350,79 @@ static void dot_product(Cg *cg, Product *p) {
     cg_end_turns(cg, &t, next, cg_below(cg, next, 4 * p->depth), p->acc);
 }
 
-// Element k of the contracted ones, of two columns side by side.
-static Val two_of(Cg *cg, const Side *s, int k, int col) {
-    Val from = cg_plus(cg, s->base, k * s->term + col * s->step);
-    if (s->step == 4) return load_shared(cg, cg_vector(cg->f32, 2), from, 8);
+// Offsets are parts of the instructions: they take none of their own.
+static Val load_beyond(Cg *cg, Val base, int bytes, int lanes) {
+    Val v = cg_load(cg, cg_vector(cg->f32, lanes), cg_element(cg, cg->i8, base, cg_i32(cg, bytes)));
+    LLVMSetAlignment(v, 4 * (unsigned)lanes);
+    return v;
+}
+
+// Element k of the contracted ones, counted from base, of two columns side by side.
+static Val two_of(Cg *cg, const Side *s, Val base, int k, int col) {
+    int from = k * s->term + col * s->step;
+    if (s->step == 4) return load_beyond(cg, base, from, 2);
     Val two = LLVMGetPoison(cg_vector(cg->f32, 2));
     for (int c = 0; c < 2; c++)
-        two = cg_insert(cg, two, load_shared(cg, cg->f32, cg_plus(cg, from, c * s->step), 4),
-                        cg_i32(cg, c));
+        two = cg_insert(cg, two, load_beyond(cg, base, from + c * s->step, 1), cg_i32(cg, c));
     return two;
 }
 
-// The left operand a fragment whose columns are the contracted axis: each of its elements is handed
+// `n` of the contracted elements, from one at `base` on. A thread has two of eight of the left operand's columns, x, and each is handed
 // round the quad.
-static void outer_product(Cg *cg, Product *p) {
-    const NvState *s = nv_state(cg);
-    const CgFragment *left = cg_fragment(cg, p->left);
-    assert(left->columns == p->axis && left->each == 1);
-    Side right = side_of(cg, p, p->right, columns_at(cg, p));
-    Val quad = cg_and(cg, s->gpu.lane, cg_i32(cg, 28));
-    for (int k = 0; k < p->depth; k++) {
+static void outer_steps(Cg *cg, Product *p, const Side *right, Val base, const Val *x, int n) {
+    Val quad = cg_and(cg, nv_state(cg)->gpu.lane, cg_i32(cg, 28));
+    for (int k = 0; k < n; k++) {
         Val from = cg_plus(cg, quad, k % 8 / 2), a[32][2];
-        for (int m = 0; m < p->mt; m++)
-            for (int r = 0; r < 2; r++) {
-                Val mine = cg->value[p->left->id].e[cg_register(left, 16 * m + 8 * r, k & ~6)];
-                a[m][r] = nv_shuffle_from(cg, mine, from);
-            }
-        for (int n = 0; n < p->nt; n++) {
-            Val b = two_of(cg, &right, k, 8 * n);
+        for (int i = 0; i < 2 * p->mt; i++)
+            a[i / 2][i % 2] = nv_shuffle_from(cg, x[(k / 8 * 2 + k % 2) * 2 * p->mt + i], from);
+        for (int n8 = 0; n8 < p->nt; n8++) {
+            Val b = two_of(cg, right, base, k, 8 * n8);
             for (int c = 0; c < 2; c++)
                 for (int m = 0; m < p->mt; m++)
                     for (int r = 0; r < 2; r++)
-                        fma_into(cg, &p->acc[cg_register(p->f, 16 * m + 8 * r, 8 * n + c)], a[m][r],
-                                 cg_extract(cg, b, cg_i32(cg, c)));
+                        fma_into(cg, &p->acc[cg_register(p->f, 16 * m + 8 * r, 8 * n8 + c)],
+                                 a[m][r], cg_extract(cg, b, cg_i32(cg, c)));
         }
     }
+}
+
+// Of many FMAs a turn has some, enough to hide that the left operand moves from turn to turn: registers have no number that is computed.
+// In one row ptxas spills thousands of bytes of them.
+enum { MANY_FMAS = 4096, TURN_FMAS = 1024 };
+
+static int terms_of_turn(const Product *p) {
+    int sums = p->f->registers, each = p->depth;
+    bool many = sums * each > MANY_FMAS;
+    while (many && sums * each > TURN_FMAS && each % 16 == 0) each /= 2;
+    return each;
+}
+
+// The left operand a fragment whose columns are the contracted axis.
+static void outer_product(Cg *cg, Product *p) {
+    const CgFragment *left = cg_fragment(cg, p->left);
+    assert(left->columns == p->axis && left->each == 1);
+    Side right = side_of(cg, p, p->right, columns_at(cg, p));
+    int sums = p->f->registers, each = terms_of_turn(p), part = each / 2 * p->mt;
+    int all = sums + p->depth / 2 * p->mt;
+    Val *carried = ARENA_ARRAY(cg->arena, Val, all), *x = carried + sums, *acc = p->acc;
+    for (int i = 0; i < all - sums; i++) {
+        int k = i / (2 * p->mt), row = i % (2 * p->mt);
+        x[i] = cg->value[p->left->id].e[cg_register(left, 8 * row, k / 2 * 8 + k % 2)];
+    }
+    if (each == p->depth) {
+        outer_steps(cg, p, &right, nv_shared_ptr(cg, right.base), x, each);
+        return;
+    }
+    memcpy(carried, acc, sizeof *acc * (size_t)sums);
+    CgTurns t = cg_turns(cg, cg_i32(cg, 0), carried, all);
+    p->acc = carried;
+    outer_steps(cg, p, &right, nv_shared_ptr(cg, cg_add(cg, right.base, t.i)), x, each);
+    Val next = cg_plus(cg, t.i, each * right.term);
+    for (int i = sums; i < all; i++)
+        carried[i] = i + part < all ? carried[i + part] : LLVMGetPoison(cg->f32);
+    cg_end_turns(cg, &t, next, cg_below(cg, next, p->depth * right.term), carried);
+    memcpy(acc, carried, sizeof *acc * (size_t)sums);
+    p->acc = acc;
 }
 
 void nv_mma(Cg *cg, const TileOp *op) {
