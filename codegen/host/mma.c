@@ -117,24 +117,43 @@ static void blocks(Cg *cg, Product *p) {
     if (rows > whole) block_row(cg, p, cg_i64(cg, whole), rows - whole, nv);
 }
 
-// ---- anything else: one result element at a time, in vectors along the contracted axis where both
+// ---- anything else: some results along one axis at a time, in vectors along the contracted axis where both
 // operands allow it
 
-static void element(Cg *cg, Product *p) {
+enum { MOST_ELEMENTS = 6 }; // as many sums as wait for no multiply-add of their own
+
+// The results [from, from + n) along `across`; -1: the one.
+static void elements(Cg *cg, Product *p, int across, Val from, int n) {
     const TileValue *x = p->op->args.data[0], *y = p->op->args.data[1];
     bool vectors = host_stride1(cg, x) == p->inner && host_stride1(cg, y) == p->inner;
     int lanes = vectors ? host_width(cg, p->inner) : 1;
+    Val sum[MOST_ELEMENTS], next[MOST_ELEMENTS];
     HostLoop l = host_loop(cg, host_extent(cg, p->inner), lanes);
-    Val acc = host_loop_phi(cg, &l, LLVMConstNull(cg_vector(cg->f32, lanes)));
+    for (int i = 0; i < n; i++)
+        sum[i] = host_loop_phi(cg, &l, LLVMConstNull(cg_vector(cg->f32, lanes)));
     p->index[p->inner] = l.i;
-    Val a = host_load(cg, x, p->index, lanes, p->inner),
-        b = host_load(cg, y, p->index, lanes, p->inner);
-    Val next = host_fma(cg, a, b, acc);
-    host_loop_next(cg, &l, acc, next);
+    for (int i = 0; i < n; i++) {
+        if (across >= 0) p->index[across] = shifted(cg, from, i);
+        Val a = host_load(cg, x, p->index, lanes, p->inner),
+            b = host_load(cg, y, p->index, lanes, p->inner);
+        next[i] = host_fma(cg, a, b, sum[i]);
+    }
+    for (int i = 0; i < n; i++) host_loop_next(cg, &l, sum[i], next[i]);
     host_loop_end(cg, &l);
-    Val sum = host_sum(cg, next);
-    if (p->sum) sum = cg_fadd(cg, sum, host_load(cg, p->sum, p->index, 1, -1));
-    host_store(cg, p->out, p->index, sum);
+    for (int i = 0; i < n; i++) {
+        if (across >= 0) p->index[across] = shifted(cg, from, i);
+        Val all = host_sum(cg, next[i]);
+        if (p->sum) all = cg_fadd(cg, all, host_load(cg, p->sum, p->index, 1, -1));
+        host_store(cg, p->out, p->index, all);
+    }
+}
+
+static void all_elements(Cg *cg, Product *p, int across) {
+    int extent = across < 0 ? 1 : host_extent(cg, across), n = MOST_ELEMENTS;
+    while (extent % n) n--;
+    HostLoop l = host_loop(cg, extent, n);
+    elements(cg, p, across, l.i, n);
+    host_loop_end(cg, &l);
 }
 
 // ---- which is what
@@ -244,11 +263,12 @@ void host_mma(Cg *cg, const TileOp *op) {
     for (int a = 0; a < TILE_MAX_AXES; a++) p.index[a] = cg_i64(cg, 0);
     host_bind(cg, p.out);
     bool vectors = find_vectors(cg, &p);
+    int across = p.out->rank ? p.out->axis[p.out->rank - 1] : -1;
     HostLoop loops[TILE_MAX_RANK];
     int n = 0;
     for (int i = 0; i < p.out->rank; i++) {
         int a = p.out->axis[i];
-        if (vectors && (a == p.along || a == p.rows)) continue;
+        if (vectors ? a == p.along || a == p.rows : a == across) continue;
         loops[n] = host_loop(cg, host_extent(cg, a), 1);
         p.index[a] = loops[n++].i;
     }
@@ -257,6 +277,6 @@ void host_mma(Cg *cg, const TileOp *op) {
     else if (vectors)
         blocks(cg, &p);
     else
-        element(cg, &p);
+        all_elements(cg, &p, across);
     while (n > 0) host_loop_end(cg, &loops[--n]);
 }

@@ -10,7 +10,7 @@
 //
 // What several tiles may add to is added under a lock: a whole tile at a time, in vectors.
 //
-// Where masked moves of narrow elements are slow, a tile that lies wholly inside goes without.
+// Where masked moves are slow (AVX-512 alone has quick ones), a tile that lies wholly inside goes without.
 #include "codegen/host/host.h"
 
 #include <assert.h>
@@ -381,7 +381,10 @@ static void move(Cg *cg, Access *a) {
         transposed(cg, a, host_of(cg)->lane_axis, a->op->coord[a->rank - 1].axis);
         return;
     }
-    if (dtype_bytes(a->dtype) == 4 || host_of(cg)->narrow_masks) {
+    // A row of f32 alone is not worth two loops.
+    bool quick = dtype_bytes(a->dtype) == 4 ? host_of(cg)->avx512 || a->v->rank < 2
+                                            : host_of(cg)->narrow_masks;
+    if (quick) {
         straight_masked(cg, a, true);
         return;
     }
