@@ -50,6 +50,22 @@ const char *tile_mark_name(TileMark m) { return mark_names[m]; }
 
 bool tile_is_marked(const TileOp *map, TileMark m) { return map->marks >> m & 1; }
 
+const TileValue *tile_rescaled(const TileOp *map, const TileValue **factor) {
+    if (map->kind != TILE_MAP || map->results.n != 1) return NULL;
+    const Ex *e = map->outs.data[0].body;
+    const TileValue *result = map->results.data[0], *v[2] = {NULL, NULL};
+    if (map->outs.data[0].reduce != EX_CONST || e->op != EX_MUL) return NULL;
+    for (int i = 0; i < 2; i++)
+        if (e->args[i]->op == EX_SYM && e->args[i]->sym == SYM_PARAM)
+            v[i] = map->args.data[e->args[i]->index];
+    if (!v[0] || !v[1]) return NULL;
+    int big = v[0]->rank == 2 ? 0 : 1;
+    *factor = v[1 - big];
+    bool plain = v[big]->rank == 2 && v[big]->home == HOME_FRAGMENT && v[big]->dtype == DT_F32;
+    if (!plain || (*factor)->rank != 1 || result->rank != 2 || result->dtype != DT_F32) return NULL;
+    return v[big];
+}
+
 void tile_sizes(TileProgram *p, const SizeNames *names) {
     p->sizes.n = 0;
     for (int i = 0; i < names->n; i++) {

@@ -288,7 +288,7 @@ struct TileOp {
     int first;
     // MMA of f32: operands are rounded to tf32, 11 bits; sums stay f32.
     bool tf32;
-    unsigned marks; // MAP, STORE, FILL, REDO: of a schedule, by 1 << TileMark
+    unsigned marks; // MAP, STORE, FILL, REDO, DROP: of a schedule, by 1 << TileMark
     // MAP: after `after` elements of each thread were computed, wait until at most `pending` groups
     // of products are in flight; `after` -1: anywhere before results are narrowed, which is always
     // behind the wait. What the wait lands is known to be there behind the map.
@@ -527,6 +527,8 @@ bool tile_is_index(const TileTensor *t); // says where a layout's rows lie
 bool tile_is_zeroed(const TileProgram *p, int tensor);
 const char *tile_mark_name(TileMark m);
 bool tile_is_marked(const TileOp *map, TileMark m);
+// The tile in registers that a map multiplies by a number for each row, and does nothing else; NULL: it is no such map.
+const TileValue *tile_rescaled(const TileOp *map, const TileValue **factor);
 // The pipe whose stage a value is a view of; NULL: none.
 TileValue *tile_pipe_of(const TileValue *v);
 const TileOp *tile_role_of(const TileOp *op); // the role that an op stands in; NULL: none

@@ -509,7 +509,11 @@ static bool parse_some(Parse *P, TileOp *op) { return take_arg(P, op) && take_co
 
 static bool parse_access(Parse *P, TileOp *op) { return take_access(P, op); }
 static bool parse_pending(Parse *P, TileOp *op) { return take_int(P, &op->pending); }
-static bool parse_held(Parse *P, TileOp *op) { return take_arg(P, op) && take_when(P, op); }
+static bool parse_held(Parse *P, TileOp *op) {
+    if (!take_arg(P, op)) return false;
+    take_marks(P, op);
+    return take_when(P, op);
+}
 static bool parse_nothing(Parse *P, TileOp *op) { return (void)P, (void)op, true; }
 
 static bool parse_bound(Parse *P, TileOp *op) {

@@ -423,6 +423,7 @@ static void print_copy(Out *o, const TileOp *op) {
 
 static void print_held(Out *o, const TileOp *op) {
     uses(o, op, 0);
+    print_marks(o, op);
     when(o, op);
 }
 

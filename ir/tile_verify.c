@@ -439,7 +439,6 @@ static bool verify_store(Verify *V) {
                            t->name, v->name);
     Scope s = verify_scope(V, "the condition");
     if (V->op->when && !verify_ex(V, V->op->when, EX_BOOL, &s)) return false;
-    if (!verify_marks(V)) return false;
     return dtype_reads(v->dtype) == dtype_reads(t->dtype) ||
            verify_fail(V, "%%%s is %s, '%s' is %s", v->name, dtype_name(v->dtype), t->name,
                        dtype_name(t->dtype));
@@ -693,7 +692,7 @@ static bool check_op(Verify *V, const TileOp *op, const TileBlock *b) {
         if (!check_value(V, op->results.data[i])) return false;
     if (!check_kind(V)) return false;
     V->op = op;
-    if (!verify_place(V)) return false;
+    if (!verify_place(V) || !verify_marks(V)) return false;
     if (!check_parts(V)) return false;
     for (int i = 0; i < op->results.n; i++)
         if (!define(V, op->results.data[i], op)) return false;

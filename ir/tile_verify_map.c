@@ -82,7 +82,6 @@ bool verify_map(Verify *V) {
     unsigned reached = 0;
     for (int i = 0; i < op->outs.n; i++)
         if (!check_out(V, i, &reached)) return false;
-    if (!verify_marks(V)) return false;
     for (int i = 0; i < op->naxes; i++)
         if (!(reached & 1u << op->axes[i]))
             return verify_fail(V, "it is over %s, which no result has or reduces",

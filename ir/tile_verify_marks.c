@@ -1,8 +1,9 @@
-// tile_verify_marks.c: what a map, a redo, a scattered sum or a fill must be to be made in one of the ways of tile_marks.def.
+// tile_verify_marks.c: what a map, a redo, a drop, a scattered sum or a fill must be to be made in one of the ways of tile_marks.def.
 //
 // In: the current one, of a verifier that goes through a kernel. Out: whether each of its marks has what it is about.
 #include "ir/tile_decayed.h"
 #include "ir/tile_verify.h"
+#include "ir/tile_within.h"
 
 static bool is_halves(const TileOp *map) {
     const TileResult *out = &map->outs.data[0];
@@ -16,6 +17,11 @@ static bool is_diagonals(const TileOp *map) {
     for (int i = 0; i < map->args.n; i++)
         if (map->args.data[i]->home == HOME_STRIP && map->args.data[i]->rank == 2) return true;
     return false;
+}
+
+static bool is_lazy(const TileOp *map) {
+    const TileValue *factor;
+    return tile_rescaled(map, &factor) && map->results.data[0]->home == HOME_FRAGMENT;
 }
 
 // Elements beside a sum of them.
@@ -48,9 +54,11 @@ static bool goes_on(const TileOp *fill) {
 }
 
 static bool may_be(const Verify *V, TileMark m) {
+    if (m == TILE_WITHIN) return tile_around(V->k, V->op);
     if (V->op->kind == TILE_FILL) return m == TILE_AHEAD && goes_on(V->op);
     if (V->op->kind == TILE_STORE) return m == TILE_DIAGONALS && tile_scatters_diagonals(V->op);
     if (V->op->kind == TILE_REDO) return m == TILE_EARLY && tile_role_of(V->op);
+    if (V->op->kind != TILE_MAP) return false;
     switch (m) {
     case TILE_PAIRS: return is_pairs(V);
     case TILE_AHEAD: return is_ahead(V);
@@ -59,6 +67,8 @@ static bool may_be(const Verify *V, TileMark m) {
     case TILE_ZEROS: return tile_last_zero(V->op) != NULL;
     case TILE_LATE: return is_late(V->op);
     case TILE_HALVES: return is_halves(V->op);
+    case TILE_LAZY: return is_lazy(V->op);
+    case TILE_WITHIN:
     case TILE_EARLY:
     case TILE_MARK_COUNT: break;
     }

@@ -40,7 +40,7 @@ static bool check_partner(Verify *V, const TileValue *pipe) {
 
 bool verify_fill(Verify *V) {
     const TileValue *b = V->op->args.data[0];
-    if (!verify_access(V, b) || !check_when(V) || !verify_marks(V)) return false;
+    if (!verify_access(V, b) || !check_when(V)) return false;
     const TileTensor *t = &V->p->tensors.data[V->op->tensor];
     if (b->dtype != t->dtype)
         return verify_fail(V, "%%%s is %s, '%s' is %s", b->name, dtype_name(b->dtype), t->name,
@@ -191,7 +191,6 @@ bool verify_redo(Verify *V) {
     if (op->shift_bits && !check_bits(V, op->args.data[op->args.n - 1], op->shift_bits))
         return false;
     if (!V->role && !op->role) return verify_fail(V, "it stands outside roles");
-    if (!verify_marks(V)) return false;
     TileHome home = V->role ? HOME_FRAGMENT : HOME_ANY;
     for (int i = 0; i < op->results.n; i++) {
         const TileValue *v = op->results.data[i];

@@ -138,36 +138,6 @@ const CgGpuHooks nv_gpu_hooks = {
 
 // ---- an accumulator's rescaling
 
-// Registers from which a branch saves more than it costs, as measured: where mma.sync is, with two m16
-// tiles a warp, where warpgroups share the scores, or where a role's factors come from another. A branch would serialize products in flight.
-enum { WORTH_A_BRANCH = 96 };
-
-static bool worth_a_branch(Cg *cg, const TileOp *op, const TileValue *factor, const CgFragment *f) {
-    if (!op->block->owner) return false;
-    if (nv_state(cg)->roles)
-        return tile_pipe_of(factor) && !nv90_state(cg)->flight.n && f->registers >= WORTH_A_BRANCH;
-    bool many = cg_share(f, f->rows) >= 4 || cg->k->schedule.knobs.share;
-    return many && f->registers >= WORTH_A_BRANCH;
-}
-
-// The operand that is multiplied by a number per row and nothing else, or NULL: `acc * c`.
-static const TileValue *scaled_by_row(Cg *cg, const TileOp *op, const TileValue **factor) {
-    const Ex *e = op->outs.data[0].body;
-    if (op->results.n != 1 || op->outs.data[0].reduce != EX_CONST || e->op != EX_MUL) return NULL;
-    const TileValue *v[2] = {NULL, NULL};
-    for (int i = 0; i < 2; i++)
-        if (e->args[i]->op == EX_SYM && e->args[i]->sym == SYM_PARAM)
-            v[i] = op->args.data[e->args[i]->index];
-    if (!v[0] || !v[1]) return NULL;
-    int big = v[0]->rank == 2 ? 0 : 1;
-    const TileValue *result = op->results.data[0];
-    *factor = v[1 - big];
-    bool row = (*factor)->rank == 1 && cg_fragment(cg, *factor)->rows >= 0;
-    bool plain = v[big]->rank == 2 && v[big]->home == HOME_FRAGMENT && v[big]->dtype == DT_F32;
-    if (!row || !plain || result->rank != 2 || result->dtype != DT_F32) return NULL;
-    return worth_a_branch(cg, op, *factor, cg_fragment(cg, result)) ? v[big] : NULL;
-}
-
 // Some lane's factor is not 1.
 static Val any_moved(Cg *cg, const TileOp *op, const TileValue *factor) {
     int layout = tile_common_layout(cg->k, op, op->axes, op->naxes), part[TILE_MAX_AXES] = {0};
@@ -184,7 +154,8 @@ static Val any_moved(Cg *cg, const TileOp *op, const TileValue *factor) {
 }
 
 // Once the rows' maxima have settled the factors are all 1, and the accumulator, which is most of the registers, need not be touched.
-static void rescale(Cg *cg, const TileOp *op, const TileValue *acc, const TileValue *factor) {
+static void rescale(Cg *cg, const TileOp *op) {
+    const TileValue *factor, *acc = tile_rescaled(op, &factor);
     Val any = any_moved(cg, op, factor);
     Blk before = cg_here(cg), done = cg_if(cg, any, "rescale");
     fragment_map(cg, op);
@@ -211,9 +182,8 @@ static void through_panels(Cg *cg, const TileOp *op) {
 }
 
 void nv_map(Cg *cg, const TileOp *op) {
-    const TileValue *factor, *acc = op->results.n ? scaled_by_row(cg, op, &factor) : NULL;
-    if (acc)
-        rescale(cg, op, acc, factor);
+    if (tile_is_marked(op, TILE_LAZY))
+        rescale(cg, op);
     else if (cg_is_spread(op) && !nv_state(cg)->roles) {
         fragment_map(cg, op);
         cg_spread(cg, op);

@@ -97,7 +97,6 @@ typedef struct Nv90 { // of a kernel with roles
     bool unseen; // what the role's warps share was written, and no barrier stands behind that yet
     Val *stage;  // of views, by TileValue.id: i32
     Val *rows;   // i64, likewise: the warpgroup's rows of one that holds rows
-    VEC(const TileOp *) early; // what was done before its turn
     VEC(Nv90Wide) wide;        // what is not packed yet
     VEC(Nv90Two) two;          // that the map at hand has read
     int counted, counted_axis; // elements along that axis that maps make; 0: all
@@ -127,6 +126,7 @@ void nv90_enter(Cg *cg); // at the function's beginning: barriers
 
 // ---- operations; the dispatcher is on top (sm90.c)
 void nv90_op(Cg *cg, const TileOp *op);
+void nv90_do(Cg *cg, const TileOp *op);   // also one that is done within another (sm90.c)
 void nv90_fill(Cg *cg, const TileOp *op); // sm90_pipes.c
 // Rows that follow each other, of which those behind the sequence's last are outside (runtime/abi.h): the first coordinate along d; *end:
 // which row is behind the last, where the map has to know it (nv90_cut puts it before the others; the rank then).
@@ -159,7 +159,8 @@ void nv90_mma(Cg *cg, const TileOp *op);       // sm90_mma.c
 void nv90_group_mma(Cg *cg, const TileOp *op); // sm90_group.c: of a kernel without roles
 void nv90_group_wait(Cg *cg);                  // for the one that is asynchronous
 void nv90_mma_wait(Cg *cg, int pending);
-void nv90_pack(Cg *cg); // all that is wide
+void nv90_do_within(Cg *cg, const TileOp *map, TileKind kind); // behind its wait
+void nv90_pack(Cg *cg);                                        // all that is wide
 // Nothing moves across it; held: numbers of rows that what comes behind it is made of.
 void nv90_pinned_wait(Cg *cg, const TileOp *map, Val *held, int n);
 Val nv90_operand(Cg *cg, const TileValue *v, bool transposed); // the descriptor of a shared operand

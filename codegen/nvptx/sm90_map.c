@@ -121,7 +121,11 @@ static void walk(Cg *cg, CgWalk *m) {
         cg_walk_at(m, i);
         if (s->columns < 0 || s->part[s->columns] < columns) walked(cg, &w);
     }
-    if (op->waits && (op->after < 0 || w.done <= op->after)) nv90_mma_wait(cg, op->pending);
+    if (op->waits && (op->after < 0 || w.done <= op->after)) {
+        nv90_mma_wait(cg, op->pending);
+        nv90_do_within(cg, op, TILE_DROP);
+        nv90_do_within(cg, op, TILE_MAP);
+    }
     if (tile_is_marked(op, TILE_LATE)) // no element moves behind it, and no sum before
         nv90_barrier_wait(cg, nv90_shared(cg, nv90_state(cg)->done), cg_i32(cg, 1));
     pack_wide(cg, m);

@@ -4,6 +4,7 @@
 // left one does too or is a fragment of pairs. Out: one group of wgmmas; its accumulators may be
 // touched once a wait has let it land, so every wait passes them through.
 #include "codegen/nvptx/sm90.h"
+#include "ir/tile_within.h"
 
 #include <assert.h>
 
@@ -180,16 +181,6 @@ static void begin_sum(Cg *cg, const TileOp *op) {
         value->e[i] = cg->value[op->args.data[2]->id].e[i];
 }
 
-// What may come before the end of an operation that stands before it: the release of what was read,
-// and maps of something else.
-static bool may_come_early(const TileOp *op, const TileOp *map) {
-    if (op->kind == TILE_DROP) return true;
-    if (op->kind != TILE_MAP || op->waits || op->behind != map->behind) return false;
-    for (int i = 0; i < op->args.n; i++)
-        if (op->args.data[i]->def == map) return false;
-    return op->results.data[0]->home == HOME_FRAGMENT;
-}
-
 // A map beside a product. Its factors are hidden: what only loop-carried values make, LLVM would
 // rather make at the end of the step before.
 static void lower_within(Cg *cg, const TileOp *map) {
@@ -201,7 +192,7 @@ static void lower_within(Cg *cg, const TileOp *map) {
         v->e = ARENA_ARRAY(cg->arena, Val, v->n);
         for (int e = 0; e < v->n; e++) v->e[e] = nv_hidden(cg, kept[i].e[e]);
     }
-    cg->hooks->op(cg, map);
+    nv90_do(cg, map);
     for (int i = map->args.n - 1; i >= 0; i--) cg->value[map->args.data[i]->id] = kept[i];
 }
 
@@ -221,25 +212,6 @@ static void see_shared(Cg *cg, const TileOp *mma) {
 
 // Of an instruction. The assembler refuses 256 columns in blocks of 512 threads, whatever a role's registers are.
 static int most_columns(Cg *cg) { return cg->launch.threads < 512 ? 256 : 128; }
-
-static int uses_of(const TileKernel *k, const TileValue *v) {
-    int n = 0;
-    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        for (int i = 0; i < op->args.n; i++) n += op->args.data[i] == v;
-    return n;
-}
-
-// Whether the next product adds to this one's sum, and nothing stands between them but what it takes: both are one
-// block of assembly then, since a sum in flight may not change its registers.
-static bool goes_on(Cg *cg, const TileOp *op) {
-    const TileOp *next = op->next;
-    int takes = 0;
-    for (; next && (next->kind == TILE_TAKE || next->kind == TILE_BESIDE); next = next->next)
-        takes += next->kind == TILE_TAKE;
-    return next && next->kind == TILE_MMA && next->args.n > 2 && takes <= 1 &&
-           next->args.data[2] == op->results.data[0] && op->async && next->async && !op->first &&
-           !next->first && uses_of(cg->k, op->results.data[0]) == 1;
-}
 
 void nv90_mma(Cg *cg, const TileOp *op) {
     Nv90 *h = nv90_state(cg);
@@ -274,7 +246,7 @@ void nv90_mma(Cg *cg, const TileOp *op) {
     }
     p.before = h->chain, p.full = h->chain_full, p.parity = h->chain_parity;
     h->chain = NULL, h->chain_full = NULL;
-    if (goes_on(cg, op)) {
+    if (tile_goes_on(cg->k, op)) {
         Nv90Product *kept = ARENA_NEW(cg->arena, Nv90Product);
         *kept = p;
         h->chain = kept;
@@ -283,12 +255,9 @@ void nv90_mma(Cg *cg, const TileOp *op) {
         return;
     }
     const TileOp *within = op->next;
-    if (op->async && !p.before && !op->first && p.steps > 1 && within && within->kind == TILE_MAP &&
-        may_come_early(within, op)) {
-        // what needs no product runs while the first step does
+    if (within && tile_is_marked(within, TILE_WITHIN)) { // it runs while the first step does
         nv90_wgmma(cg, &p, 0, 1);
         lower_within(cg, within);
-        VEC_PUSH(cg->arena, &h->early, within);
         nv90_wgmma(cg, &p, 1, p.steps);
     } else {
         nv90_wgmma(cg, &p, 0, p.steps);
@@ -331,25 +300,10 @@ void nv90_pack(Cg *cg) {
     h->wide.n = 0;
 }
 
-// Whether something that waits for its turn makes what op takes.
-static bool takes_from_late(const TileOp *op, const TileOp *map, const Nv90 *h) {
-    for (int i = 0; i < op->args.n; i++)
-        for (const TileOp *late = map->next; late != op; late = late->next) {
-            bool early = false;
-            for (int e = 0; e < h->early.n; e++) early |= h->early.data[e] == late;
-            if (!early && op->args.data[i]->def == late) return true;
-        }
-    return false;
-}
-
-static void bring_forward(Cg *cg, const TileOp *map, TileKind kind) {
-    Nv90 *h = nv90_state(cg);
-    for (const TileOp *op = map->next; op; op = op->next) {
-        if (op->kind != TILE_DROP && op->kind != TILE_MAP) return;
-        if (op->kind != kind || !may_come_early(op, map) || takes_from_late(op, map, h)) continue;
-        cg->hooks->op(cg, op);
-        VEC_PUSH(cg->arena, &h->early, op);
-    }
+void nv90_do_within(Cg *cg, const TileOp *map, TileKind kind) {
+    for (const TileOp *op = map->next; op; op = op->next)
+        if (op->kind == kind && tile_is_marked(op, TILE_WITHIN) && tile_around(cg->k, op) == map)
+            nv90_do(cg, op);
 }
 
 // ptxas moves what it likes over a wait for products, but not over a branch: two waits for a barrier
@@ -360,9 +314,9 @@ void nv90_pinned_wait(Cg *cg, const TileOp *map, Val *held, int n) {
     const CgValue *acc = h->flight.n ? h->flight.data[0] : NULL;
     nv90_barrier_wait(cg, done, odd);
     nv90_mma_wait(cg, map->pending);
-    bring_forward(cg, map, TILE_DROP);
+    nv90_do_within(cg, map, TILE_DROP);
     nv90_barrier_wait(cg, done, odd);
     Val stage = cg_load(cg, cg->i32, h->pipes.data[0].takes.stage);
     for (int i = 0; acc && i < n; i++) held[i] = nv90_behind_landed(cg, held[i], acc->e[0], stage);
-    bring_forward(cg, map, TILE_MAP);
+    nv90_do_within(cg, map, TILE_MAP);
 }

@@ -4,6 +4,7 @@
 // kind without one. A mark is set where measurements showed a gain (docs/experiments.md).
 #include "ir/tile.h"
 #include "ir/tile_decayed.h"
+#include "ir/tile_within.h"
 #include "passes/schedule/schedule.h"
 
 // Its elements are in registers, laid out as products leave them; in roles also those that go on to shared memory.
@@ -64,6 +65,27 @@ static bool is_exposed(const TileOp *redo) {
     return true;
 }
 
+static bool in_flight(const TileOp *at) {
+    for (const TileOp *op = at->prev; op; op = op->prev) {
+        if (op->kind == TILE_MMA) return op->async;
+        if (op->kind == TILE_MMA_WAIT || (op->kind == TILE_MAP && op->waits))
+            return op->pending > 0;
+    }
+    return false;
+}
+
+// Registers from which a branch saves more than it costs, as measured: where mma.sync is, with two m16
+// tiles a warp, where warpgroups share the scores, or where a role's factors come from another. A branch would serialize products in flight.
+static bool is_lazy(const TileKernel *k, const TileOp *map) {
+    enum { WORTH_A_BRANCH = 96, MANY_ROWS = 4 };
+    const TileValue *factor;
+    if (!tile_rescaled(map, &factor) || !map->block->owner) return false;
+    Layout own = tile_layout(k, map->results.data[0]);
+    if (layout_count(&own, LAYOUT_REG) < WORTH_A_BRANCH) return false;
+    if (tile_role_of(map)) return tile_pipe_of(factor) && !in_flight(map);
+    return layout_share(&own, LAYOUT_REG, factor->axis[0]) >= MANY_ROWS || k->schedule.knobs.share;
+}
+
 static unsigned marks_of(const TileProgram *p, const TileKernel *k, const TileOp *map) {
     int columns = column_axis(k, map);
     unsigned marks = 0;
@@ -71,6 +93,7 @@ static unsigned marks_of(const TileProgram *p, const TileKernel *k, const TileOp
         marks |= 1u << TILE_PAIRS;
         if (map->naxes == 2 && knows_the_next(map, columns)) marks |= 1u << TILE_AHEAD;
     }
+    if (is_lazy(k, map)) marks |= 1u << TILE_LAZY;
     if (!tile_role_of(map)) return marks;
     if (reads_diagonals(map)) marks |= 1u << TILE_DIAGONALS;
     if (is_alone(map)) marks |= 1u << TILE_LATE;
@@ -120,15 +143,17 @@ void pass_mark(TileProgram *p) {
         TileKernel *k = p->kernels.data[i];
         if (k->schedule.lane_axis >= 0) continue;
         for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+            if (tile_around(k, op)) op->marks = 1u << TILE_WITHIN;
+        for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
             if (op->kind == TILE_MAP && asks_zeros(k, op))
-                op->marks = 1u << TILE_ZEROS;
+                op->marks |= 1u << TILE_ZEROS;
             else if (op->kind == TILE_MAP && op->results.n && is_of_fragments(op))
-                op->marks = marks_of(p, k, op);
+                op->marks |= marks_of(p, k, op);
             else if (op->kind == TILE_FILL && is_held(k, op))
-                op->marks = 1u << TILE_AHEAD;
+                op->marks |= 1u << TILE_AHEAD;
             else if (op->kind == TILE_REDO && is_exposed(op))
-                op->marks = 1u << TILE_EARLY;
+                op->marks |= 1u << TILE_EARLY;
             else if (tile_all_decayed(op) && op->results.data[0]->home == HOME_SHARED)
-                op->marks = 1u << TILE_FACTORS;
+                op->marks |= 1u << TILE_FACTORS;
     }
 }

@@ -92,6 +92,25 @@ ARENA_TEST(sums_late) {
     ck_assert_ptr_null(strstr(causal, " late"));
 }
 
+// The accumulator of a role that takes its factors from another; where two tiles of rows are a warp's.
+ARENA_TEST(lazy_rescaling) {
+    const char *apart = scores_apart(a), *causal = schedule(a, "causal", TARGET_SM90A);
+    ck_assert(holds(a, apart, "} lazy\n", "} lazy\n") && holds(a, apart, "} lazy\n", "}\n"));
+    ck_assert(!holds(a, apart, "} late\n", "} lazy\n"));
+    ck_assert_ptr_null(strstr(causal, "} lazy pairs"));
+}
+
+// What needs nothing of a product, or of a map that waits, is done within it.
+ARENA_TEST(done_within) {
+    const char *text = schedule(a, "softcap", TARGET_SM90A);
+    static const char waits[] = "} waiting 0\n          drop %v4\n";
+    ck_assert(holds(a, text, waits, waits));
+    ck_assert(holds(a, text, waits, "} waiting 0 after 20\n          drop %v4 within\n"));
+    ck_assert(!holds(a, text, waits, "} waiting 0\n          drop %v4 within\n")); // at its end
+    ck_assert(!holds(a, text, waits, "} within waiting 0 after 20\n          drop %v4\n"));
+    ck_assert(!holds(a, text, "drop %k4 when valid", "drop %k4 within when valid"));
+}
+
 ARENA_TEST(first_keys) {
     const char *text = schedule(a, "causal", TARGET_SM90A);
     static const char dot[] = " first 64 of N when (", at[] = "class partial first 64 when (";
