@@ -366,7 +366,7 @@ static void ask_dots(Derivative *d) {
                              meets_scores(&d->row->reduces.data[k]);
 }
 
-static Backward *derive(Arena *a, const Stream *s) {
+static Backward *derive(Arena *a, const Stream *s, bool half) {
     const RowProgram *row = s->row;
     int n = row->reduces.n;
     Derivative d = {.arena = a,
@@ -375,7 +375,8 @@ static Backward *derive(Arena *a, const Stream *s) {
                     .row = row,
                     .delta = -1,
                     .looking_at = -1,
-                    .may_sweep = true};
+                    .may_sweep = true,
+                    .half = half};
     d.out = ARENA_NEW(a, Backward);
     *d.out = (Backward){.s = s, .row = row, .further = -1};
     ClassSet *of_r = class_reductions(d.scratch, row);
@@ -435,11 +436,11 @@ static Backward *backward(Arena *a, const RowProgram *row, bool narrows, Diags *
     asks.reduces.data = ARENA_ARRAY(a, RowReduce, row->reduces.n + 1);
     for (int k = 0; k < row->reduces.n; k++) asks.reduces.data[k] = row->reduces.data[k];
     const Stream *s = pass_derive_for(a, row, NULL, narrows, false);
-    Backward *b = derive(a, s);
-    bool counts = false;
+    bool half = narrows || row->bf16, counts = false;
+    Backward *b = derive(a, s, half);
     for (int i = 0; i < b->grads.n; i++) counts |= b->grads.data[i].per == BACK_ROW && !s->empty;
     bool again = wants(b, &asks) || counts;
-    if (again) b = derive(a, pass_derive_for(a, &asks, NULL, narrows, counts));
+    if (again) b = derive(a, pass_derive_for(a, &asks, NULL, narrows, counts), half);
     say_further(b, diags);
     return b;
 }

@@ -32,6 +32,7 @@ typedef struct Derivative {
     int looking_at;     // that reduction now
     int delta;          // the row scalar; -1: none
     bool may_sweep;     // sums over the keys may be made
+    bool half;          // weights become bf16 or f16 where they meet v
     bool failed;        // one was needed
 } Derivative;
 

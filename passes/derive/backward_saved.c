@@ -3,7 +3,8 @@
 // In: the formulas of the backward, over reductions of the forward and row scalars that are made. Out: the same over row scalars
 // alone, the saved ones first, and the weight of a pair as the forward computed it.
 //
-//     exp2(s * 0.18 + A) / l     ->   exp2(s * 0.18 + L),  L = A - log2(l)             scores are proved small, with and without A
+//     exp2(s * 0.18 + A) / l     ->   exp2(s * 0.18 + L),  L = A - log2(l)             weights become bf16 or f16, and scores are proved
+//                                                                                      small, with and without A
 //                                     exp2(s * 0.18 + A) * f,  f = 1 / l               otherwise: rounding L would show in weights
 //
 // In the second case the first one is the weight of a tame row, whose A is small: nearly all rows are, and whoever looks may take it.
@@ -112,7 +113,7 @@ static const Ex *unguarded(const Ex *e) {
     return guard ? e->args[2] : e;
 }
 
-// Up to this size of exponents rounding L to f32 changes a weight by less than 3e-6.
+// Up to this size of exponents rounding L to f32 changes a weight by less than 3e-6: ten times what f32 rounds.
 static const double MOST_FOLDED = 0x1p7;
 
 // A may be as large where bf16 or f16 weights are made, with an error of 2^-13.
@@ -135,7 +136,7 @@ static bool may_fold(const Saving *v, const Ex *elem) {
 
 // Whether all rows are.
 static bool folds(const Saving *v, const Ex *elem) {
-    if (!may_fold(v, elem)) return false;
+    if (!v->d->half || !may_fold(v, elem)) return false;
     const Ex *x = shifted_by(v, elem->args[0], ex_f32(v->d->p, 0));
     return row_most(v->d->row, x) <= MOST_FOLDED;
 }

@@ -319,7 +319,7 @@ typedef struct Tameness {
     bool wild, small; // small: what rounding the shift loses hardly shows
 } Tameness;
 
-static bool cancels(Arena *a, const Stream *s);
+static bool cancels(Arena *a, const Stream *s, bool half);
 
 static void ask_exponent(void *ctx, const Ex *e) {
     Tameness *t = ctx;
@@ -331,12 +331,12 @@ static void ask_exponent(void *ctx, const Ex *e) {
 // Where scores may be large, what the product with the unit rounds is large too, and would stand in
 // an exponent: the extremum is subtracted as it is. Where all weights of a row may be off by one factor it may be rounded once, and
 // an element is one fma.
-static void subtract_first(Arena *a, Stream *s, int shift, LargeFrom from) {
+static void subtract_first(Arena *a, Stream *s, int shift, LargeFrom from, bool half) {
     First f = {.s = s, .p = s->row->pool, .shift = shift, .by = 1};
     const Ex *raw = simp_open(f.p, s->shifts.data[shift]);
     if (!find_unit(&f, raw) || !isnormal(f.by)) return;
     raw = divided(&f, raw, 1 / fabs((double)f.by), f.scale);
-    if (!f.scale && fabsf(f.by) <= LARGEST_OWN && cancels(a, s)) f.own = from;
+    if (!f.scale && fabsf(f.by) <= LARGEST_OWN && cancels(a, s, half)) f.own = from;
     if (!rewrite_powers(a, &f)) return;
     s->shifts.data[shift] = ex_simplify(f.p, raw);
     const Ex *unit = ex_f32(f.p, fabsf(f.by));
@@ -476,19 +476,32 @@ static bool write_large(Arena *a, Stream *s, int state, LargeFrom from) {
 
 // What an exponent has left at the maximum stays small: in a unit that is a power of two where
 // scores are large, or by a subtraction.
-static bool settle_large(Arena *a, Stream *s, int state, LargeFrom from) {
+static bool settle_large(Arena *a, Stream *s, int state, LargeFrom from, bool half) {
     bool any = false;
     for (int k = 0; k < s->shifts.n; k++) any |= is_residual(s, k, state, from);
     if (!any) return false;
     if (write_large(a, s, state, from)) return true;
     for (int k = 0; k < s->shifts.n; k++)
-        if (is_residual(s, k, state, from)) subtract_first(a, s, k, from);
+        if (is_residual(s, k, state, from)) subtract_first(a, s, k, from, half);
     return false;
+}
+
+static bool is_power_of_row(void *ctx, const Ex *e) {
+    (void)ctx;
+    return (e->op == EX_EXP || e->op == EX_EXP2) && ex_uses(e, SYM_R, -1);
+}
+
+// A sink's exp(sink - m), which is not off by what the sums are off by.
+static bool has_power_beside(const Stream *s) {
+    bool has = s->factor && ex_any(s->factor, is_power_of_row, NULL);
+    for (int i = 0; i < s->emits.n; i++) has |= ex_any(s->emits.data[i], is_power_of_row, NULL);
+    return has;
 }
 
 // Whether all weights and sums may be off by the same factor: softmax divides it out, and
 // exp(s - m) / (l + 1) does not. Asked in the units of the exponents, on a copy.
-static bool cancels(Arena *a, const Stream *s) {
+static bool cancels(Arena *a, const Stream *s, bool half) {
+    if (!half && has_power_beside(s)) return false;
     Stream t = *s;
     int sum, extremum;
     t.states.data = copied(a, t.states.data, sizeof *t.states.data * (size_t)t.states.n);
@@ -536,22 +549,24 @@ static const Ex *rounded_exponents(Stream *s, const Ex *e) {
     return ex_simplify(p, ex_map(p, simp_open(p, e), round_exponent, s));
 }
 
-static bool is_wild(Arena *a, const Stream *s, int shift) {
-    Tameness t = {s->row, shift, false, true};
+// What rounds weights to 16 bits hides what hardly shows.
+static bool is_wild(Arena *a, const Stream *s, int shift, bool half) {
+    Tameness t = {s->row, shift, false, half};
     for (int i = 0; i < s->states.n; i++)
         t.wild |= s->states.data[i].exact && ex_uses(s->shifts.data[shift], SYM_STATE, i);
     for (int i = 0; i < s->states.n; i++) ex_visit(s->states.data[i].elem, ask_exponent, &t);
     ex_visit(s->elem, ask_exponent, &t);
-    return t.wild || (!t.small && !cancels(a, s));
+    return t.wild || (!t.small && !cancels(a, s, half));
 }
 
 void pass_exact_shifts(Arena *a, Stream *s, bool narrows) {
     LargeFrom from = narrows ? LARGE_FROM_HALF : LARGE_FROM;
+    bool half = narrows || s->row->bf16; // what weights become
     bool *large = ARENA_ARRAY(a, bool, s->states.n + 1);
     for (int i = 0; i < s->shifts.n; i++)
-        if (is_wild(a, s, i)) subtract_first(a, s, i, from);
+        if (is_wild(a, s, i, half)) subtract_first(a, s, i, from, half);
     for (int i = 0; i < s->states.n; i++)
-        if (s->states.data[i].op != EX_ROWSUM) large[i] = settle_large(a, s, i, from);
+        if (s->states.data[i].op != EX_ROWSUM) large[i] = settle_large(a, s, i, from, half);
     for (int i = 0; i < s->states.n; i++)
         s->states.data[i].elem = rounded_exponents(s, s->states.data[i].elem);
     s->elem = rounded_exponents(s, s->elem);

@@ -344,7 +344,7 @@ static const struct {
      "0.0))",
      2, 1, 0, "(w * (dw - row2))"},
     {"m = rowmax s; l = rowsum exp((s - m)); w = (exp((s - m)) / l); modified = (30.0 * tanh(dot))",
-     1, 1, 0, NULL}, // scores that are proved small: shift and factor are one number
+     2, 1, 0, NULL},
     {"w = select((0.0 < s), sqrt(s), 0.0)", 0, 0, 0, NULL},
     {"m = rowmax s; l = rowsum exp((s - m)); w = (exp((s - m)) / l); emit lse = (m + log(l)); emit "
      "m2 = m; emit t = (temp * l)",
@@ -383,6 +383,22 @@ TEST(named_forms) {
         }
         ck_assert_msg(compared > 80, "%d, %s", compared, cases[i].text);
         arena_free(a);
+    }
+}
+
+// Scores that are proved small: shift and factor are one number where weights are rounded to 16 bits anyway.
+ARENA_TEST(folded) {
+    for (int half = 0; half < 2; half++) {
+        RowProgram *p = row_of(a, "m = rowmax s; l = rowsum exp((s - m)); w = (exp((s - m)) / l); "
+                                  "modified = (30.0 * tanh(dot))");
+        uint32_t seed = 3;
+        p->bf16 = half;
+        const Backward *b = pass_backward(a, p, NULL);
+        ck_assert_int_eq(b->nsaved, half ? 1 : 2);
+        for (int k = 0; k < 10; k++) {
+            Row row = random_row(&seed, false);
+            check_row(p, b, &row);
+        }
     }
 }
 

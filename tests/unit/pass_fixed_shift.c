@@ -297,7 +297,9 @@ static bool is_right(Arena *a, const char *text, double far, void (*drop)(TilePr
     PassOptions o = options();
     Variant *v;
     Diags diags = diag_list(a);
-    const Stream *s = pu_stream(a, "t.attn", variant(a, text), 64, &v);
+    RowProgram row = *pu_stream(a, "t.attn", variant(a, text), 64, &v)->written;
+    row.bf16 = true;
+    const Stream *s = pass_derive(a, &row, NULL);
     TileProgram *p = pass_pipeline(a, s, &o, &diags), *before = pu_algorithm(a, s, &o);
     ck_assert_ptr_nonnull(p);
     if (drop) drop(p);
