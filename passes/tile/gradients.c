@@ -79,7 +79,7 @@ void grad_places(Nest *n, Backward *back) {
     ExPool *x = b->pool;
     const Ex *key = ex_symbol(x, SYM_KV_IDX),
              *query = ex_2(x, EX_SUB, ex_symbol(x, SYM_Q_IDX), build_size(b, SIZE_Q_OFFSET));
-    if (b->phase) { // those at hand: formulas mean the whole's
+    if (b->phase) { // rows at hand: formulas mean positions of the whole
         key = ex_2(x, EX_SUB, key, build_size(b, b->whole.kv_first));
         query = ex_2(x, EX_SUB, query, build_size(b, b->whole.q_first));
     }

@@ -1,5 +1,6 @@
 """Attentions as modules and functions of PyTorch: compiled for what the tensors are, kept on disk."""
 
+import contextlib
 import difflib
 import functools
 import hashlib
@@ -9,7 +10,7 @@ import os
 import re
 import tempfile
 import warnings
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 import torch
 from torch.autograd import forward_ad
@@ -68,6 +69,35 @@ def _store(path: str, content: bytes) -> None:
         pass
 
 
+@contextlib.contextmanager
+def _alone(path: str) -> Iterator[None]:
+    """Of processes that want this file one makes it, while the others wait. Where files cannot be locked, each makes it."""
+    lock = None
+    try:
+        import fcntl
+
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        lock = open(path + ".lock", "w")  # noqa: SIM115
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    except (ImportError, OSError):
+        pass
+    try:
+        yield
+    finally:
+        if lock:
+            with contextlib.suppress(OSError):
+                os.unlink(lock.name)  # those who wait have it open, and find what was made
+            lock.close()
+
+
+def _found(path: str, source: _compiler.Source) -> Optional[Artifact]:
+    try:
+        with open(path, "rb") as f:
+            return Artifact(f.read(), source)
+    except (OSError, rt.Error):  # there is none, or a damaged one
+        return None
+
+
 def _rows(spec: str, target: str = "host", elements: str = "f32", **dims: int) -> Tuple[str, _compiler.Source]:
     """The row program of a specification: what its source comes to, with all that it imports."""
     given = json.loads(spec)
@@ -95,12 +125,13 @@ def _kernel(spec: str, D: int, Dv: Optional[int], elements: str, target: str, ph
     opt, deterministic = given["opt"], "bwd" in phase and bool(given.get("deterministic"))
     key = "\n".join((_compiler_identity(), target, elements, str(opt), phase + " in one order" * deterministic, layout, rows))
     path = os.path.join(cache_folder(), hashlib.sha256(key.encode()).hexdigest() + ".artifact")
-    try:
-        with open(path, "rb") as f:
-            artifact = Artifact(f.read(), source)
-    except (OSError, rt.Error):  # there is none, or a damaged one
-        artifact = _compiler.make(source, target, opt, phase=phase, layout=layout, deterministic=deterministic)
-        _store(path, artifact._source)
+    artifact = _found(path, source)
+    if artifact is None:
+        with _alone(path):
+            artifact = _found(path, source)
+            if artifact is None:
+                artifact = _compiler.make(source, target, opt, phase=phase, layout=layout, deterministic=deterministic)
+                _store(path, artifact._source)
     return artifact._only()
 
 

@@ -701,13 +701,19 @@ class Cache(Case):
                     self.assertEqual(o[0, 0, 0, 0].item(), 8 * by + 2 * plus)
 
     def test_processes(self):
-        with tempfile.TemporaryDirectory() as folder:
-            argv, given = [sys.executable, "-c", ONE_OF_MANY, os.path.join(ROOT, "python"), CAUSAL], {**os.environ, "ATTN_CACHE": folder}
+        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as beside:
+            command = os.path.join(beside, "attnc")
+            with open(command, "w", encoding="utf-8") as script:
+                script.write(f"""#!/bin/sh\ncase "$*" in *artifact*) echo "$*" >>{command}.made;; esac\nexec "{os.path.realpath(os.environ["ATTNC"])}" "$@"\n""")
+            os.chmod(command, 0o755)
+            argv, given = [sys.executable, "-c", ONE_OF_MANY, os.path.join(ROOT, "python"), CAUSAL], {**os.environ, "ATTN_CACHE": folder, "ATTNC": command}
             running = [subprocess.Popen(argv, env=given, stdout=subprocess.PIPE, text=True) for _ in range(3)]
             results = [p.communicate()[0] for p in running]
             self.assertTrue(results[0])
             self.assertEqual(len(set(results)), 1)
             self.assertEqual([n.endswith(".artifact") for n in os.listdir(folder)], [True])
+            with open(command + ".made", encoding="utf-8") as made:
+                self.assertEqual(len(made.readlines()), 1)  # one of them compiled
 
     def test_without_torch(self):
         code = "import sys; sys.modules['torch'] = None; import attn; from attn import *; print(attn.version())"
