@@ -26,9 +26,9 @@ enum {
     HOST_KEYS = 48,   // at most; a multiple of the 6 rows of a register block
     HOST_KEYS_STEP = 24,
     HOST_FEW_KEYS = 192,
-    HOST_COLUMNS = 64,  // of v: of a recurrence's tile
-    HOST_CHUNK = 6,     // positions of its chunks: the rows of a register block of the products
-    BACK_CHUNK = 48,    // of its backward, which keeps two states for each chunk
+    HOST_COLUMNS = 64, // of v: of a recurrence's tile
+    HOST_CHUNK = 6,    // positions of its chunks: the rows of a register block; 24 are slow for few
+    BACK_CHUNK = 48,   // of its backward, which keeps two states for each chunk
     BACK_CHANNELS = 12, // where channels have decays of their own: pairs take longer
 };
 
