@@ -31,10 +31,17 @@ static bool is_used_whole(const TileKernel *k, const TileOp *load) {
     return false;
 }
 
+// And the copy of a whole number is whole.
 static bool make_whole(const TileKernel *k, TileOp *op) {
-    bool whole = op->kind == TILE_LOAD && op->results.data[0]->parts && is_used_whole(k, op);
-    if (whole) op->results.data[0]->parts = false;
-    return whole;
+    bool any = false;
+    for (int i = 0; i < op->results.n; i++) {
+        TileValue *v = op->results.data[i];
+        bool load = op->kind == TILE_LOAD && is_used_whole(k, op),
+             copy = op->kind == TILE_MAP && tile_first_has_all(op, i);
+        if (!v->parts || (!load && !copy)) continue;
+        v->parts = false, any = true;
+    }
+    return any;
 }
 
 void pass_mark_parts(TileKernel *k) {
