@@ -47,6 +47,15 @@ static bool is_free(const TileOp *op, const TileOp *around) {
            op->results.data[0]->home == HOME_FRAGMENT;
 }
 
+// Before its last element: otherwise it waits at its end.
+static bool waits_within(const TileKernel *k, const TileOp *map) {
+    if (!map->waits || map->after < 0) return false;
+    int layout = tile_common_layout(k, map, map->axes, map->naxes);
+    if (layout < 0) return true;
+    Layout own = layout_restrict(&k->layouts.data[layout].is, map->axes, map->naxes);
+    return map->after < layout_count(&own, LAYOUT_REG);
+}
+
 static bool is_step(const TileOp *op) { return op->kind == TILE_DROP || op->kind == TILE_MAP; }
 
 const TileOp *tile_around(const TileKernel *k, const TileOp *op) {
@@ -54,6 +63,6 @@ const TileOp *tile_around(const TileKernel *k, const TileOp *op) {
     if (!at || !is_step(op) || !tile_role_of(op)) return NULL;
     if (at->kind == TILE_MMA)
         return op->kind == TILE_MAP && has_room(k, at) && is_free(op, at) ? at : NULL;
-    while (at && is_step(at) && !(at->waits && at->after >= 0)) at = at->prev;
+    while (at && is_step(at) && !waits_within(k, at)) at = at->prev;
     return at && is_step(at) && is_free(op, at) && !comes_late(op, at) ? at : NULL;
 }
