@@ -76,6 +76,18 @@ const Ex *back_scalar(Derivative *d, const Poly *a) {
     return back_row(d, BACK_SCALAR, "r", e);
 }
 
+static bool may_be_zero(const Derivative *d, const PolyFactor *f) {
+    ClassEnv env = {.s = CL_FINITE, .r = d->finite};
+    return f->power > 0 && poly_is_of_row(f->atom) && class_of(f->atom, &env) & CL_ZERO;
+}
+
+// A sum over the keys that nothing else is: the further sweep's.
+static Poly sweep(Derivative *d, const Ex *e) {
+    d->failed |= !d->may_sweep;
+    if (!d->may_sweep) return (Poly){0};
+    return poly_of(d->polys, back_row(d, BACK_KEYS, "t", ex_simplify(d->p, e)));
+}
+
 static const Ex *delta(Derivative *d) {
     if (d->delta < 0) {
         const Ex *o = ex_symbol(d->p, SYM_O),
@@ -116,22 +128,36 @@ static bool shares(Derivative *d, const Poly *a, const Poly *by, const Ex *of, P
     return true;
 }
 
-// A sum over the keys that nothing else is: the further sweep's.
-static Poly sweep(Derivative *d, const Ex *e) {
-    d->failed |= !d->may_sweep;
-    if (!d->may_sweep) return (Poly){0};
-    return poly_of(d->polys, back_row(d, BACK_KEYS, "t", ex_simplify(d->p, e)));
+// Whether it divides by a number of the row that `by` is a multiple of, and that may be 0: then so is what is shared.
+static bool has_pole(const Derivative *d, const Poly *sum, const Poly *by) {
+    for (int i = 0; i < sum->n; i++)
+        for (int k = 0; k < sum->term[i].n; k++) {
+            const PolyFactor *f = &sum->term[i].factor[k];
+            for (int m = 0; m < by->term->n && f->power < 0; m++)
+                if (f->atom == by->term->factor[m].atom && may_be_zero(d, &by->term->factor[m]))
+                    return true;
+        }
+    return false;
 }
 
 static Poly sum_dw(Derivative *d, const Ex *phi) {
     Poly sum = {0};
     if (!phi) return sum;
     Poly a = poly_of(d->polys, phi);
+    const Ex *dw = ex_symbol(d->p, SYM_DW);
     for (int spread = 0; spread < 2; spread++) {
-        if (!a.n || shares(d, &a, &d->of_weight, delta(d), &sum)) return sum;
+        if (!a.n) return sum;
+        if (!d->sums_apart && shares(d, &a, &d->of_weight, delta(d), &sum) &&
+            !has_pole(d, &sum, &d->of_weight))
+            return sum;
+        Poly unit = {0};
+        if (d->apart && shares(d, &a, &d->of_apart, ex_f32(d->p, 1), &unit)) {
+            sum = sweep(d, ex_2(d->p, EX_MUL, dw, d->apart));
+            return poly_times(d->polys, &unit, &sum);
+        }
         a = poly_spread(d->polys, &a);
     }
-    return sweep(d, ex_2(d->p, EX_MUL, ex_symbol(d->p, SYM_DW), phi));
+    return sweep(d, ex_2(d->p, EX_MUL, dw, phi));
 }
 
 // A term that is a multiple of what some reduction sums up; of several, the one with the fewest factors beside it, since a sum that
@@ -366,6 +392,25 @@ static void ask_dots(Derivative *d) {
                              meets_scores(&d->row->reduces.data[k]);
 }
 
+// What gradients need is no quotient of weights, or of do . o, by a number of the row that may be 0, as these are then: a gate, or an
+// entropy of one key with all the weight.
+static void set_apart(Derivative *d) {
+    d->of_apart = d->of_weight;
+    if (d->of_weight.n != 1) return;
+    const Term *w = d->of_weight.term;
+    Term *rest = ARENA_NEW(d->scratch, Term);
+    *rest = (Term){w->coef, 0, ARENA_ARRAY(d->scratch, PolyFactor, w->n + 1)};
+    for (int i = 0; i < w->n; i++) {
+        if (!may_be_zero(d, &w->factor[i]))
+            rest->factor[rest->n++] = w->factor[i];
+        else
+            d->sums_apart |= ex_uses(w->factor[i].atom, SYM_R, -1);
+    }
+    if (rest->n == w->n) return;
+    d->of_apart = (Poly){1, rest};
+    d->apart = poly_ex(d->polys, &d->of_apart);
+}
+
 static Backward *derive(Arena *a, const Stream *s, bool half) {
     const RowProgram *row = s->row;
     int n = row->reduces.n;
@@ -381,6 +426,8 @@ static Backward *derive(Arena *a, const Stream *s, bool half) {
     *d.out = (Backward){.s = s, .row = row, .further = -1};
     ClassSet *of_r = class_reductions(d.scratch, row);
     d.polys = polys_new(d.scratch, d.p, of_r);
+    d.finite = ARENA_ARRAY(d.scratch, ClassSet, n + 1);
+    for (int k = 0; k < n; k++) d.finite[k] = of_r[k] & CL_FINITE;
     d.positive = ARENA_ARRAY(d.scratch, ClassSet, n + 1);
     for (int k = 0; k < n; k++) d.positive[k] = CL_POS;
     d.weight = simp_open(d.p, row->weight);
@@ -389,6 +436,7 @@ static Backward *derive(Arena *a, const Stream *s, bool half) {
     d.emit = ARENA_ARRAY(d.scratch, const Ex *, row->emits.n + 1);
     for (int i = 0; i < row->emits.n; i++) d.emit[i] = simp_open(d.p, row->emits.data[i].value);
     d.of_weight = poly_of(d.polys, d.weight);
+    set_apart(&d);
     d.f = ARENA_ARRAY(d.scratch, const Ex *, n + 1);
     d.of_f = ARENA_ARRAY(d.scratch, Poly, n + 1);
     d.rho = ARENA_ARRAY(d.scratch, Poly, n + 1);

@@ -22,10 +22,15 @@ typedef struct Derivative {
     Backward *out;
     Polys *polys;
     ClassSet *positive; // of each reduction
+    ClassSet *finite;   // of each reduction of a row with keys, where it is finite
     // The program's formulas, simplified without fma.
     const Ex *weight, *modified, *output;
     const Ex **f, **emit; // what each reduction reduces; emits
     Poly of_weight, *of_f;
+    Poly
+        of_apart; // of the weight without numbers of the row that may be 0: of_weight where it has none
+    const Ex *apart;    // the same as an expression; NULL: the weight
+    bool sums_apart;    // such a number is made of the row's sums
     Poly *rho;          // the gradient of each reduction
     const Ex **count;   // of an extremum: how many keys attain it; NULL: nobody asks
     VEC(int) reduction; // by row scalar: for whose gradient it is, or -1

@@ -35,7 +35,7 @@ static bool divide(Derivative *d, Groups *to, const Ex *df, const Poly *rho) {
     Poly a = poly_of(s, df);
     for (int i = 0; i < a.n; i++) {
         Term q, key, row;
-        if (!poly_divide(s, &a.term[i], d->of_weight.term, true, &q)) return false;
+        if (!poly_divide(s, &a.term[i], d->of_apart.term, true, &q)) return false;
         poly_split(s, &q, &key, &row);
         Group *g = group_of(d, to, &key);
         Poly one = {1, ARENA_NEW(d->scratch, Term)};
@@ -66,8 +66,8 @@ static bool holds_exponential(const Poly *w) {
 static const Ex *weighted(Derivative *d, const Ex *x) {
     ExPool *p = d->p;
     Groups groups = {0};
-    const Ex *sum = NULL, *scored = NULL, *w = ex_symbol(p, SYM_W);
-    if (!holds_exponential(&d->of_weight) ||
+    const Ex *sum = NULL, *scored = NULL, *w = d->apart ? d->apart : ex_symbol(p, SYM_W);
+    if (!holds_exponential(&d->of_apart) ||
         !divide(d, &groups, ex_derivative(p, d->weight, x), NULL))
         return NULL;
     for (int k = 0; k < d->row->reduces.n; k++)
