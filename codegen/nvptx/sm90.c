@@ -228,7 +228,7 @@ static bool uses_wide(Cg *cg, const TileOp *op) {
 
 static void lower_whole(Cg *cg, const TileOp *op) { nv_with_sums(cg, op, lower); }
 
-void nv90_do(Cg *cg, const TileOp *op) {
+void nv90_op(Cg *cg, const TileOp *op) {
     bool reads = op->kind == TILE_MAP || op->kind == TILE_STORE;
     if (uses_wide(cg, op)) nv90_pack(cg);
     void (*how)(Cg *, const TileOp *) = reads ? lower_whole : lower;
@@ -236,8 +236,4 @@ void nv90_do(Cg *cg, const TileOp *op) {
         nv90_behind(cg, op, how);
     else
         how(cg, op);
-}
-
-void nv90_op(Cg *cg, const TileOp *op) {
-    if (!tile_is_marked(op, TILE_WITHIN)) nv90_do(cg, op);
 }

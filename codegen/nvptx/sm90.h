@@ -126,7 +126,6 @@ void nv90_enter(Cg *cg); // at the function's beginning: barriers
 
 // ---- operations; the dispatcher is on top (sm90.c)
 void nv90_op(Cg *cg, const TileOp *op);
-void nv90_do(Cg *cg, const TileOp *op);   // also one that is done within another (sm90.c)
 void nv90_fill(Cg *cg, const TileOp *op); // sm90_pipes.c
 // Rows that follow each other, of which those behind the sequence's last are outside (runtime/abi.h): the first coordinate along d; *end:
 // which row is behind the last, where the map has to know it (nv90_cut puts it before the others; the rank then).

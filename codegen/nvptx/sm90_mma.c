@@ -192,7 +192,7 @@ static void lower_within(Cg *cg, const TileOp *map) {
         v->e = ARENA_ARRAY(cg->arena, Val, v->n);
         for (int e = 0; e < v->n; e++) v->e[e] = nv_hidden(cg, kept[i].e[e]);
     }
-    nv90_do(cg, map);
+    cg->hooks->op(cg, map);
     for (int i = map->args.n - 1; i >= 0; i--) cg->value[map->args.data[i]->id] = kept[i];
 }
 
@@ -303,7 +303,7 @@ void nv90_pack(Cg *cg) {
 void nv90_do_within(Cg *cg, const TileOp *map, TileKind kind) {
     for (const TileOp *op = map->next; op; op = op->next)
         if (op->kind == kind && tile_is_marked(op, TILE_WITHIN) && tile_around(cg->k, op) == map)
-            nv90_do(cg, op);
+            cg->hooks->op(cg, op);
 }
 
 // ptxas moves what it likes over a wait for products, but not over a branch: two waits for a barrier
