@@ -87,6 +87,8 @@ def _alone(path: str) -> Iterator[None]:
         if lock:
             with contextlib.suppress(OSError):
                 os.unlink(lock.name)  # those who wait have it open, and find what was made
+            with contextlib.suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_UN)  # closing is not enough: a process that was forked meanwhile has it, too
             lock.close()
 
 

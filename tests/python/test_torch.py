@@ -4,12 +4,15 @@
 """
 
 import copy
+import fcntl
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 import unittest.mock
 import warnings
@@ -714,6 +717,22 @@ class Cache(Case):
             self.assertEqual([n.endswith(".artifact") for n in os.listdir(folder)], [True])
             with open(command + ".made", encoding="utf-8") as made:
                 self.assertEqual(len(made.readlines()), 1)  # one of them compiled
+
+    def test_forked(self):  # while a kernel is made: what was forked then keeps nobody waiting
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "x")
+            with _torch._alone(path):
+                waiting = open(path + ".lock")
+                child = os.fork()
+                if not child:
+                    time.sleep(60)
+                    os._exit(0)
+            try:
+                fcntl.flock(waiting, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            finally:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                waiting.close()
 
     def test_without_torch(self):
         code = "import sys; sys.modules['torch'] = None; import attn; from attn import *; print(attn.version())"
