@@ -70,6 +70,7 @@ class FakeTensor:
         self.requires_grad = requires_grad
 
     layout = "torch.strided"
+    is_nested = False
 
     def is_neg(self):
         return False
