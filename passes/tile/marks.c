@@ -80,6 +80,7 @@ static bool is_lazy(const TileKernel *k, const TileOp *map) {
     enum { WORTH_A_BRANCH = 96, MANY_ROWS = 4 };
     const TileValue *factor;
     if (!tile_rescaled(map, &factor) || !map->block->owner) return false;
+    if (map->results.data[0]->layout < 0) return false;
     Layout own = tile_layout(k, map->results.data[0]);
     if (layout_count(&own, LAYOUT_REG) < WORTH_A_BRANCH) return false;
     if (tile_role_of(map)) return tile_pipe_of(factor) && !in_flight(map);
