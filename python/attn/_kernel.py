@@ -204,10 +204,11 @@ class Kernel:
 
     def _sort(self, args, named):
         """Arguments by what they are: arrays, scalars, sizes; all by name."""
-        places = [n for n in self.inputs if n not in INDEX]
+        index = INDEX if self.layout != "dense" else ()  # a dense variant may have an input of such a name
+        places = [n for n in self.inputs if n not in index]
         if len(args) > len(places):
             shared = "" if "v" in self._tensors else f"; v: {self.name} shares v with k, it is not passed"
-            named_only = "; by name: " + ", ".join(n for n in self.inputs if n in INDEX) if len(places) < len(self.inputs) else ""
+            named_only = "; by name: " + ", ".join(n for n in self.inputs if n in index) if len(places) < len(self.inputs) else ""
             raise TypeError(f"{self.name} takes {len(places)} inputs ({', '.join(places)}){named_only}{shared}")
         given = dict(zip(places, args))
         for name, value in named.items():

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple, Un
 
 import torch
 
-from . import _torch
+from . import _arrays, _torch
 from ._kernel import Kernel
 from ._torch import _ELEMENTS, Outputs
 
@@ -136,6 +136,7 @@ def _check(given: Dict[str, Any], arrays: Sequence[str]) -> None:
         x = given[name]
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name}: takes a tensor of PyTorch, not a {type(x).__name__}")
+        _arrays.refuse_layout(name, x)
         if x.device != q.device and x.dim():
             raise ValueError(f"{name}: is on {x.device}, and q on {q.device}")
         if name in _SHAPES and x.dim() != 4:

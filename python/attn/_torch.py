@@ -721,6 +721,7 @@ def _prepared(spec: str, q: Any, k: Any, v: Any, inputs: Sequence[Any], named: D
     for name, x in arrays.items():
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name}: takes a tensor of PyTorch, not a {type(x).__name__}")
+        _arrays.refuse_layout(name, x)
         if x.device != operands["q"].device and x.dim():
             raise ValueError(f"{name}: is on {x.device}, and q on {operands['q'].device}")
     scalars = {n: x for n, x in given.items() if n not in arrays}

@@ -563,6 +563,13 @@ class Command(unittest.TestCase):
 
 
 @unittest.skipUnless(os.environ.get("ATTNC"), "without the command")
+class Names(unittest.TestCase):
+    def test_of_layouts(self):  # a dense variant may have them, and passes them as any input
+        text = "attention a { dim D = 8; input kv_len: i32[B]; score(q, k) = dot(q, k); mask(b, h, i, j) = j < kv_len[b]; normalize(s) = s; }"
+        kernel, q = attn.compile(text), np.ones((1, 1, 3, 8), np.float32)
+        self.assertEqual(kernel(q, q, q, np.array([2], np.int32))[0, 0, 0, 0], 16)
+
+
 class Parts(unittest.TestCase):
     """Ranges of keys leave states, which go on and are combined."""
 

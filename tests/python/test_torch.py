@@ -572,6 +572,8 @@ class Mistakes(Case):
         self.refused(TypeError, "^v: has elements of torch.float16, and q of torch.float32", q, k, v.half())
         self.refused(TypeError, "^q: tensors of layout torch.sparse_coo", q.to_sparse(), k, v)
         self.refused(TypeError, "^k: nested tensors are not supported: .* q_start=", q, torch.nested.nested_tensor([k[0], k[1]]), v)
+        with self.assertRaisesRegex(TypeError, "^bias: nested tensors are not supported"):
+            attn.attention(BIASED, *operands(d=8, dv=8), torch.nested.nested_tensor([k[0, 0], k[0, 1]]), 1.5, torch.zeros(3), entry="biased")
         self.refused(ValueError, "^k: has rows of 15, and q of 16", q, k[..., :15], v)
         self.refused(ValueError, "^v: is .* heads and keys are the same", q, k, v[:, :, :6])
         self.refused(ValueError, "^k: has 3 heads, of which the 4", q, torch.randn(2, 3, 7, 16), torch.randn(2, 3, 7, 12))
