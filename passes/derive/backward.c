@@ -76,9 +76,10 @@ const Ex *back_scalar(Derivative *d, const Poly *a) {
     return back_row(d, BACK_SCALAR, "r", e);
 }
 
-// An exponential or a sigmoid of inputs is 0 where it leaves f32; those of sums of the row are what keeps weights within it.
+// A sigmoid of inputs is 0 where it leaves f32; functions of sums of the row are what keeps weights within it. An exponential is part of an
+// exponent, where a quotient is a difference.
 static bool may_be_zero(const Derivative *d, const PolyFactor *f) {
-    bool given = !ex_uses(f->atom, SYM_R, -1);
+    bool given = f->atom->op != EX_EXP && !ex_uses(f->atom, SYM_R, -1);
     ClassEnv env = {.s = CL_FINITE, .r = d->finite, .limited = given, .overflows = given};
     return f->power > 0 && poly_is_of_row(f->atom) && class_of(f->atom, &env) & CL_ZERO;
 }
