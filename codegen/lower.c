@@ -165,7 +165,7 @@ void cg_lower_block(Cg *cg, const TileBlock *b, CgLoop *loop) {
             lower_loop(cg, op);
         } else if (op->kind == TILE_YIELD) {
             if (cg->hooks->loop_yield) cg->hooks->loop_yield(cg, loop, op);
-        } else if (!tile_is_marked(op, TILE_WITHIN)) { // or what it is done within lowers it
+        } else if (!tile_is_marked(op, TILE_WITHIN)) { // what is within another is lowered there
             cg->passed_by = cg->passed_by && op->kind != TILE_BARRIER;
             lower_op(cg, op);
         }

@@ -400,7 +400,7 @@ static int terms_of_turn(const Product *p) {
 // The left operand a fragment whose columns are the contracted axis.
 static void outer_product(Cg *cg, Product *p) {
     const CgFragment *left = cg_fragment(cg, p->left);
-    assert(left->columns == p->axis && left->each == 1);
+    assert(left->columns == p->axis && left->each == 1 && p->depth % 8 == 0);
     Side right = side_of(cg, p, p->right, columns_at(cg, p));
     int sums = p->f->registers, each = terms_of_turn(p), part = each / 2 * p->mt;
     int all = sums + p->depth / 2 * p->mt;

@@ -11,9 +11,8 @@
 // Of a polynomial; of an exponent; of what is chosen; products of terms in a derivation, after which all is an atom.
 enum { MOST_TERMS = 100, MOST_FACTORS = 40, MOST_CHOSEN = 4, MOST_PRODUCTS = 100000 };
 
-enum {
-    MOST_TAKEN_OUT = 40
-}; // of an exponent: exp() of a larger constant, or of two, may leave f32
+// Of an exponent: exp() of a larger constant, or of two, may leave f32.
+enum { MOST_TAKEN_OUT = 40 };
 
 typedef VEC(Term) Terms;
 
