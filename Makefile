@@ -165,7 +165,7 @@ $(BUILD)/playground/index.html: $(BUILD)/playground/attnc.wasm tools/esbuild.py 
 	python=$(PAGE_PYTHON) && $$python tools/playground/bundle.py $(@D) $< $@
 
 # ---- tests. Every program ends with the line `N passed, N failed`, and fails if a test failed.
-UNIT_O  := $(call src,tests/unit) $(BUILD)/tests/main.o $(addprefix $(BUILD)/tests/support/,reformat.o gradient.o workers.o)
+UNIT_O  := $(call src,tests/unit) $(BUILD)/tests/main.o $(addprefix $(BUILD)/tests/support/,backward_eval.o chunk_eval.o gradient.o random.o reformat.o workers.o)
 GEN_O   := $(call src,tests/gen) $(call src,tests/support) $(filter-out %/main.o %/mutate.o %/nan.o %/subject.o,$(call src,tests/gcn))
 RUN_O   := $(call src,tests/run) $(call src,tests/support)
 GCN_O   := $(call src,tests/gcn) $(call src,tests/support)

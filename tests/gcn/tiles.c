@@ -1,11 +1,11 @@
 // tiles.c: see tiles.h. The code object is run as it is, by what its metadata says of arguments and plans.
 #include "tests/gcn/tiles.h"
 #include "codegen/codegen.h"
-#include "ir/tile_eval.h"
 #include "passes/passes.h"
 #include "passes/tile/rewrite.h"
 #include "runtime/abi.h"
 #include "tests/gcn/gcn.h"
+#include "tests/support/random.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

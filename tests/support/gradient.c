@@ -1,9 +1,9 @@
 // gradient.c: see gradient.h.
 #include "tests/support/gradient.h"
 
-#include "ir/backward_eval.h"
 #include "ir/stream_eval.h"
 #include "passes/derive/differentiate.h"
+#include "tests/support/backward_eval.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-// gradient.h: the derived backward over whole arrays, evaluated directly (ir/backward_eval.h): what the reference's own derivative
+// gradient.h: the derived backward over whole arrays, evaluated directly (backward_eval.h): what the reference's own derivative
 // is compared with.
 #ifndef TESTS_GRADIENT_H
 #define TESTS_GRADIENT_H

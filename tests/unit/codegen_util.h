@@ -5,8 +5,8 @@
 #define TESTS_UNIT_CODEGEN_UTIL_H
 
 #include "codegen/jit.h"
-#include "ir/tile_eval.h"
 #include "runtime/abi.h"
+#include "tests/support/random.h"
 #include "tests/unit/test.h"
 
 #include <pthread.h>

@@ -2,10 +2,10 @@
 // rows with masked keys and without any.
 #include "row_util.h"
 
-#include "ir/backward_eval.h"
 #include "ir/stream_eval.h"
 #include "passes/derive/backward.h"
 #include "passes/derive/differentiate.h"
+#include "tests/support/backward_eval.h"
 
 enum { KEYS = 9, COLUMNS = 3, MAX_R = 16 };
 

@@ -1,8 +1,8 @@
 // The chunked form of recurrences (ir/chunk.h) against the reference's step by step recurrence, in float64: the library's,
 // random ones with any subset of clauses, hard decays; runs in two calls; parts of the positions and their combine rule.
-#include "ir/chunk_eval.h"
 #include "passes/derive/explain.h"
 #include "rec_util.h"
+#include "tests/support/chunk_eval.h"
 
 static const double *of_head(const RuCase *x, const double *all, int heads, int width) {
     int head = x->b * x->size[heads] + x->h * x->size[heads] / x->size[RSIZE_H];

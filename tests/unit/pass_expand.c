@@ -1,7 +1,7 @@
 // Places and what they are expanded to: tests/tile/assigned*.tile; and the first three with places, orders and depths of pipes
 // changed one at a time, and, expanded, with what it waits for taken away.
-#include "ir/tile_eval.h"
 #include "passes/schedule/expand.h"
+#include "tests/support/random.h"
 #include "tests/unit/tile_util.h"
 
 enum { MOST_KEYS = 17, TILES = 3, QUERIES = 4 * TILES };

@@ -3,10 +3,10 @@
 #ifndef TESTS_UNIT_PASS_UTIL_H
 #define TESTS_UNIT_PASS_UTIL_H
 
-#include "ir/tile_eval.h"
 #include "passes/passes.h"
 #include "passes/schedule/schedule.h"
 #include "passes/tile/rewrite.h"
+#include "tests/support/random.h"
 #include "tests/unit/ref_util.h"
 #include "tests/unit/tile_util.h"
 

@@ -1,6 +1,6 @@
 // Building, cloning and copying tile programs; names; rounding; hazards that only moving operations
 // about makes; and texts that are no programs.
-#include "ir/tile_eval.h"
+#include "tests/support/random.h"
 #include "tests/unit/tile_util.h"
 
 static const char *const scale_text =

@@ -9,7 +9,7 @@
 //                              first sizes; mutant-last: the last OLD
 //
 // The rest of a file is exactly what tile_print makes of it.
-#include "ir/tile_eval.h"
+#include "tests/support/random.h"
 #include "tests/unit/tile_util.h"
 
 #include <dirent.h>

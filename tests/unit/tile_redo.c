@@ -1,6 +1,6 @@
 // Steps that are done again: what the interpreter makes of `redo`, in which rows, and what the verifier
 // refuses. tests/tile/redo.tile is the schedule: full tiles keep the shift that they find.
-#include "ir/tile_eval.h"
+#include "tests/support/random.h"
 #include "tests/unit/tile_util.h"
 
 static TileProgram *parse(Arena *a, const char *text, Diags *diags) {

@@ -3,10 +3,10 @@
 //     ChunkEval *x = chunk_eval(a, c, &outer, 64);
 //     chunk_run(x, &head, 0, S, state);               // o, and the state behind it
 //     chunk_merge(x, &p, &q), chunk_apply(x, &part, state)
-#ifndef IR_CHUNK_EVAL_H
-#define IR_CHUNK_EVAL_H
+#ifndef TESTS_CHUNK_EVAL_H
+#define TESTS_CHUNK_EVAL_H
 
-#include "chunk.h"
+#include "ir/chunk.h"
 
 typedef struct ChunkEval ChunkEval;
 

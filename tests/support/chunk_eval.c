@@ -1,5 +1,5 @@
 // chunk_eval.c: see chunk_eval.h and the head of chunk.h, which it follows word by word.
-#include "chunk_eval.h"
+#include "tests/support/chunk_eval.h"
 
 #include <math.h>
 #include <string.h>

@@ -3,10 +3,10 @@
 //     BackEval *e = back_eval(a, b, &row, Dv);
 //     for each row: back_rows(e, saved, &pairs, &come); for each pair that takes part: back_pair(e, &pairs, j, &p);
 //                   back_grads(e, ..) tells what inputs get
-#ifndef IR_BACKWARD_EVAL_H
-#define IR_BACKWARD_EVAL_H
+#ifndef TESTS_BACKWARD_EVAL_H
+#define TESTS_BACKWARD_EVAL_H
 
-#include "backward.h"
+#include "ir/backward.h"
 
 typedef struct BackEval BackEval;
 

@@ -1,5 +1,5 @@
 // backward_eval.c: see backward_eval.h and the head of backward.h, which it follows word by word.
-#include "backward_eval.h"
+#include "tests/support/backward_eval.h"
 
 #include <math.h>
 
@@ -55,13 +55,6 @@ BackEval *back_eval(Arena *a, const Backward *b, const ExEnv *row, int Dv) {
     x->d_o = ARENA_ARRAY(a, double, Dv + 1);
     x->products = ARENA_ARRAY(a, double, b->products.n + 1);
     return x;
-}
-
-const Ex *back_product(const Backward *b, ExSym sym, int index) {
-    for (int i = 0; i < b->products.n; i++)
-        if (b->products.data[i].sym == sym && b->products.data[i].index == index)
-            return b->products.data[i].d;
-    return NULL;
 }
 
 static ExValue run(BackEval *x, const Ex *e) {
