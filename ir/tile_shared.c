@@ -33,6 +33,34 @@ bool tile_by_groups(const TileKernel *k) { return k->schedule.knobs.groups; }
 
 static bool is_piped(const TileValue *v) { return v->def->kind == TILE_PIPE || tile_pipe_of(v); }
 
+static const TileValue *buffer_of(const TileValue *v) {
+    return v->def && v->def->kind == TILE_VIEW ? v->def->args.data[0] : v;
+}
+
+// What `cp.async` writes 16 bytes beside where it read it, as padded rows do, it reads twice, and in more requests (docs/experiments.md). Here that is
+// all that is read: few rows, by each block all keys of its part.
+static bool is_copied(const TileKernel *k, const TileValue *v) {
+    bool copied = false;
+    if (v->def->kind != TILE_ALLOC || v->rank != 2 || !dtype_half(v->dtype) ||
+        !knobs_say(&k->schedule.knobs, KNOB_few_rows))
+        return false;
+    for (int i = 0; i < 2; i++) {
+        const TileAxis *a = &k->axes[v->axis[i]];
+        if (a->whole && a->extent % HOME_PANEL) return false;
+    }
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        for (int i = 0; i < op->args.n; i++) {
+            const TileValue *of = op->args.data[i];
+            bool moves = op->kind == TILE_COPY || op->kind == TILE_VIEW;
+            copied |= of == v && op->kind == TILE_COPY;
+            if (buffer_of(of) != v) continue;
+            if (of == v ? !moves : op->kind != TILE_MMA) return false;
+            if (op->kind == TILE_MMA && (i > 1 || !dtype_half(op->args.data[1 - i]->dtype)))
+                return false;
+        }
+    return copied;
+}
+
 // Pipes are filled by tensor copies; so is a tensor from a buffer that a store goes through; what a
 // map of a role makes is on its way to a product. Without roles, narrow tiles are where products are a warpgroup's.
 static bool in_panels(const TileKernel *k, const TileValue *v) {
@@ -43,6 +71,7 @@ static bool in_panels(const TileKernel *k, const TileValue *v) {
     if (is_piped(v)) return v->rank == 2 && dtype_half(v->dtype);
     if (v->def->kind == TILE_MAP)
         return (roles || tile_has_roles(k)) && v->rank == 2 && v->home == HOME_SHARED;
+    if (is_copied(k, v)) return true;
     return goes_through(k, v, false) && !in_blocks(k, v);
 }
 
@@ -90,10 +119,6 @@ static TileShared in_rows(const TileKernel *k, const TileValue *v, TileShared t)
     t.pitch = t.cols * t.elem + (v->rank == 2 ? HOME_PIECE : 0);
     t.bytes = up(t.rows * t.pitch, HOME_PIECE);
     return t;
-}
-
-static const TileValue *buffer_of(const TileValue *v) {
-    return v->def && v->def->kind == TILE_VIEW ? v->def->args.data[0] : v;
 }
 
 // What products contract of a buffer; -1: they do not use it, or not in one way.

@@ -200,6 +200,21 @@ static bool has_all_rows(const Cg *cg, const Copy *c) {
     return c->op->inside && (size->op != EX_CONST || size->i % c->tile.rows == 0);
 }
 
+// Where a thread's piece of row i of its own lies, less i rows: `first` is that of row 0, `at` bytes from the tile's. Panels permute the pieces
+// of a row by its last three bits: threads that are too few for eight rows at once have several of these.
+static Val at_row(Cg *cg, const Copy *c, const Turn *t, Val first, Val at, Val row, Val col,
+                  int i) {
+    enum { ROWS = 8 };
+    if (c->tile.order != ORDER_PANELS || t->down % ROWS == 0) return first;
+    Val there = cg_xor(cg, at, cg_i32(cg, i % ROWS * 16));
+    if (ROWS % t->down) {
+        Val column = cg_times(cg, col, 16 / c->tile.elem);
+        there = nv_tile_offset(cg, &c->tile, cg_plus(cg, row, i), column);
+        there = cg_plus(cg, there, -i * c->tile.pitch);
+    }
+    return cg_add(cg, c->dst, there);
+}
+
 // The row stride and the thread's number are hidden from LLVM each time: else it would compute
 // every piece's addresses once for all tiles and keep them all in registers, which the accumulators
 // need.
@@ -227,7 +242,8 @@ static void copy_pieces(Cg *cg, const Copy *c) {
         }
         Val place = c->run ? place_of(cg, c, t, i / t.down, stride) : NULL;
         if (place) src = cg_add(cg, begin, place);
-        row_pieces(cg, c, dst, i * c->tile.pitch, src, ok, col, t.across, when);
+        Val to = at_row(cg, c, &t, dst, at, row, col, i);
+        row_pieces(cg, c, to, i * c->tile.pitch, src, ok, col, t.across, when);
         src = cg_add(cg, src, step);
     }
 }

@@ -81,14 +81,36 @@ static Val lane_across(Cg *cg, int pitch) {
     return cg_add(cg, cg_times(cg, row, pitch), cg_times(cg, col, 16));
 }
 
+// Blocks of 16 rows and 32 bytes. Where panels permute a row's pieces the lane's address in a panel has four forms, one for each block of a row.
+typedef struct Blocks {
+    TileShared t;
+    Val at[4];
+} Blocks;
+
+static Blocks blocks_from(Cg *cg, TileShared t, Val base, bool down) {
+    enum { KEYS = 7, PIECE = 16, BLOCK = 32 };
+    Val lane = down ? lane_down(cg, t.pitch) : lane_across(cg, t.pitch);
+    Blocks b = {t, {cg_add(cg, base, lane)}};
+    if (t.order != ORDER_PANELS) return b;
+    Val key = cg_times(cg, cg_and(cg, nv_state(cg)->gpu.lane, cg_i32(cg, KEYS)), PIECE);
+    for (int i = 0; i < 4; i++)
+        b.at[i] = cg_add(cg, base, cg_xor(cg, cg_xor(cg, lane, key), cg_i32(cg, i * BLOCK)));
+    return b;
+}
+
+static Val block_at(Cg *cg, const Blocks *b, int row, int column) {
+    if (b->t.order != ORDER_PANELS)
+        return cg_plus(cg, b->at[0], 16 * row * b->t.pitch + 32 * column);
+    int panel = column / 4 * tile_panel_bytes(&b->t);
+    return cg_plus(cg, b->at[column % 4], 16 * row * b->t.pitch + panel);
+}
+
 // The left operand's block (m, k) in registers.
-static void left_block(Cg *cg, const Product *p, int m, int k, Val base, Val a[4]) {
+static void left_block(Cg *cg, const Product *p, int m, int k, const Blocks *from, Val a[4]) {
     const TileValue *v = p->left;
     if (v->home == HOME_SHARED) {
-        TileShared t = tile_shared(cg->p, cg->k, v);
-        bool turned = t.row_axis == p->axis;
-        int at = turned ? 16 * k * t.pitch + 32 * m : 16 * m * t.pitch + 32 * k;
-        nv_ldmatrix(cg, cg_plus(cg, base, at), turned, a);
+        bool turned = from->t.row_axis == p->axis;
+        nv_ldmatrix(cg, block_at(cg, from, turned ? k : m, turned ? m : k), turned, a);
         return;
     }
     const CgFragment *f = cg_fragment(cg, v);
@@ -97,16 +119,17 @@ static void left_block(Cg *cg, const Product *p, int m, int k, Val base, Val a[4
         a[i] = cg->value[v->id].e[cg_register(f, 16 * m + 8 * (i % 2), 16 * k + 8 * (i / 2))];
 }
 
-static Val left_base(Cg *cg, const Product *p) {
-    if (p->left->home != HOME_SHARED) return NULL;
+static Blocks left_blocks(Cg *cg, const Product *p) {
+    if (p->left->home != HOME_SHARED) return (Blocks){0};
     TileShared t = tile_shared(cg->p, cg->k, p->left);
     bool turned = t.row_axis == p->axis; // the result's rows are its columns
     assert((!turned || t.elem == 2) && "f32 has no transposed way from shared memory");
     Val warp =
         cg_warp_part(cg, p->op->results.data[0]->layout, p->f->rows, turned ? t.elem : t.pitch);
     Val base = cg->value[p->left->id].mem;
+    assert(!(warp && turned && t.order == ORDER_PANELS) && "a warp's columns begin in a panel");
     if (warp) base = cg_add(cg, base, warp);
-    return cg_add(cg, base, turned ? lane_across(cg, t.pitch) : lane_down(cg, t.pitch));
+    return blocks_from(cg, t, base, !turned);
 }
 
 static void multiply_block(Cg *cg, Product *p, Val (*a)[4], const Val b[4], int n) {
@@ -120,19 +143,21 @@ static void multiply_block(Cg *cg, Product *p, Val (*a)[4], const Val b[4], int 
 static void matrix_product(Cg *cg, Product *p) {
     TileShared t = tile_shared(cg->p, cg->k, p->right);
     bool transposed = t.row_axis == p->axis;
-    Val right = cg_add(cg, cg->value[p->right->id].mem,
-                       transposed ? lane_down(cg, t.pitch) : lane_across(cg, t.pitch));
+    Blocks right = blocks_from(cg, t, cg->value[p->right->id].mem, transposed);
     Val beside = cg_warp_part(cg, p->op->results.data[0]->layout, p->f->columns,
                               transposed ? t.elem : t.pitch);
-    if (beside) right = cg_add(cg, right, beside);
-    Val left = left_base(cg, p);
+    assert(!(beside && transposed && t.order == ORDER_PANELS) &&
+           "a warp's columns begin in a panel");
+    for (int i = 0; beside && i < 4 && right.at[i]; i++)
+        right.at[i] = cg_add(cg, right.at[i], beside);
+    Blocks left = left_blocks(cg, p);
     Val(*a)[4] = arena_alloc(cg->arena, sizeof(Val[4]) * (size_t)p->mt);
-    int along_k = transposed ? 16 * t.pitch : 32, along_n = transposed ? 32 : 16 * t.pitch;
     for (int k = 0; k < p->depth / 16; k++) {
-        for (int m = 0; m < p->mt; m++) left_block(cg, p, m, k, left, a[m]);
+        for (int m = 0; m < p->mt; m++) left_block(cg, p, m, k, &left, a[m]);
         for (int n = 0; n < p->nt; n += 2) {
-            Val b[4];
-            nv_ldmatrix(cg, cg_plus(cg, right, k * along_k + n / 2 * along_n), transposed, b);
+            Val b[4],
+                at = transposed ? block_at(cg, &right, k, n / 2) : block_at(cg, &right, n / 2, k);
+            nv_ldmatrix(cg, at, transposed, b);
             multiply_block(cg, p, a, b, n);
         }
     }
@@ -171,10 +196,10 @@ static void byte_sum(Cg *cg, Product *p) {
     if (beside) column = cg_add(cg, column, beside);
     Val right = cg_add(cg, cg->value[p->right->id].mem, cg_times(cg, column, step));
     right = cg_add(cg, right, cg_times(cg, cg_and(cg, lane, cg_i32(cg, 3)), 2 * term));
-    Val left = left_base(cg, p);
+    Blocks left = left_blocks(cg, p);
     Val(*a)[4] = arena_alloc(cg->arena, sizeof(Val[4]) * (size_t)p->mt);
     for (int k = 0; k < p->depth / 16; k++) {
-        for (int m = 0; m < p->mt; m++) left_block(cg, p, m, k, left, a[m]);
+        for (int m = 0; m < p->mt; m++) left_block(cg, p, m, k, &left, a[m]);
         for (int n = 0; n < p->nt; n++) {
             Val at = cg_plus(cg, right, 16 * k * term + 8 * n * step);
             multiply_column(cg, p, a, n, gathered(cg, at, term));
@@ -244,11 +269,11 @@ static void tf32_dot(Cg *cg, Product *p) {
     TileShared t = tile_shared(cg->p, cg->k, p->right);
     assert(t.col_axis == p->axis);
     Val right = cg_add(cg, cg->value[p->right->id].mem, lane_across(cg, t.pitch));
-    Val left = left_base(cg, p);
+    Blocks left = left_blocks(cg, p);
     Val(*a)[4] = arena_alloc(cg->arena, sizeof(Val[4]) * (size_t)p->mt);
     for (int k = 0; k < p->depth / 8; k++) {
         for (int m = 0; m < p->mt; m++) {
-            left_block(cg, p, m, k, left, a[m]);
+            left_block(cg, p, m, k, &left, a[m]);
             round_all(cg, a[m], 4);
         }
         for (int n = 0; n < p->nt; n += 2) {
