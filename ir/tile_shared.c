@@ -33,8 +33,11 @@ bool tile_by_groups(const TileKernel *k) { return k->schedule.knobs.groups; }
 
 static bool is_piped(const TileValue *v) { return v->def->kind == TILE_PIPE || tile_pipe_of(v); }
 
-static const TileValue *buffer_of(const TileValue *v) {
-    return v->def && v->def->kind == TILE_VIEW ? v->def->args.data[0] : v;
+// The tile that a value is, or lies in: a view's buffer, what stands beside another.
+static const TileValue *holder_of(const TileValue *v) {
+    const TileOp *def = v->def;
+    bool in = def && v->home == HOME_SHARED && (def->kind == TILE_VIEW || def->kind == TILE_BESIDE);
+    return in ? holder_of(def->args.data[0]) : v;
 }
 
 // What `cp.async` writes 16 bytes beside where it read it, as padded rows do, it reads twice, and in more requests (docs/experiments.md). Here that is
@@ -53,7 +56,7 @@ static bool is_copied(const TileKernel *k, const TileValue *v) {
             const TileValue *of = op->args.data[i];
             bool moves = op->kind == TILE_COPY || op->kind == TILE_VIEW;
             copied |= of == v && op->kind == TILE_COPY;
-            if (buffer_of(of) != v) continue;
+            if (holder_of(of) != v) continue;
             if (of == v ? !moves : op->kind != TILE_MMA) return false;
             if (op->kind == TILE_MMA && (i > 1 || !dtype_half(op->args.data[1 - i]->dtype)))
                 return false;
@@ -127,7 +130,7 @@ static int contracted_of(const TileKernel *k, const TileValue *buffer) {
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
         if (op->kind != TILE_MMA) continue;
         for (int i = 0; i < 2; i++) {
-            if (buffer_of(op->args.data[i]) != buffer) continue;
+            if (holder_of(op->args.data[i]) != buffer) continue;
             int a = tile_contracted_axis(op);
             if (axis >= 0 && axis != a) return -1;
             axis = a;
@@ -157,7 +160,7 @@ static TileShared in_chunks(const TileProgram *p, const TileKernel *k, const Til
     int lanes = target_get(p->target)->lanes;
     t.order = ORDER_CHUNKS;
     if (v->rank == 2) {
-        int along = contiguous_of(p, k, buffer_of(v)), inner = contracted_of(k, buffer_of(v));
+        int along = contiguous_of(p, k, holder_of(v)), inner = contracted_of(k, holder_of(v));
         if (inner < 0) inner = along;
         t = with_axes(k, t, inner == v->axis[0] ? v->axis[1] : v->axis[0], inner);
         t.transposed = inner != along;
@@ -177,7 +180,7 @@ static int renamed(const TileValue *from, const TileValue *to, int axis) {
 }
 
 TileShared tile_shared(const TileProgram *p, const TileKernel *k, const TileValue *v) {
-    const TileValue *of = tile_source(v);
+    const TileValue *of = holder_of(v);
     TileShared t = {.rows = 1, .cols = 1, .elem = dtype_bytes(v->dtype)};
     assert(v->rank <= 2);
     t = with_axes(k, t, v->rank == 2 ? of->axis[0] : -1, v->rank ? of->axis[v->rank - 1] : -1);
@@ -328,13 +331,6 @@ static bool is_straight(const TileKernel *k) {
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
         if (op->body.first || op->async || op->kind == TILE_PIPE) return false;
     return true;
-}
-
-// The tile that a value is, or lies in: a view's buffer, what stands beside another.
-static const TileValue *holder_of(const TileValue *v) {
-    const TileOp *def = v->def;
-    bool in = def && v->home == HOME_SHARED && (def->kind == TILE_VIEW || def->kind == TILE_BESIDE);
-    return in ? holder_of(def->args.data[0]) : v;
 }
 
 static void find_lives(const TileKernel *k, Life *life) {
