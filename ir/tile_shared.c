@@ -40,16 +40,25 @@ static const TileValue *holder_of(const TileValue *v) {
     return in ? holder_of(def->args.data[0]) : v;
 }
 
+// Which operand a product reads from panels: rows of two bytes beside such, or of one, whose columns are the result's or meet rows of queries.
+static bool reads_panels(const TileKernel *k, const TileOp *mma, int i) {
+    if (i > 1 || !dtype_half(mma->args.data[1 - i]->dtype)) return false;
+    bool across = k->axes[tile_contracted_axis(mma)].whole;
+    return dtype_half(mma->args.data[i]->dtype) || !across ||
+           mma->args.data[1 - i]->home == HOME_SHARED;
+}
+
 // What `cp.async` writes 16 bytes beside where it read it, as padded rows do, it reads twice, and in more requests (docs/experiments.md). Here that is
 // all that is read: few rows, by each block all keys of its part.
 static bool is_copied(const TileKernel *k, const TileValue *v) {
     bool copied = false;
-    if (v->def->kind != TILE_ALLOC || v->rank != 2 || !dtype_half(v->dtype) ||
+    int bytes = dtype_bytes(v->dtype);
+    if (v->def->kind != TILE_ALLOC || v->rank != 2 || bytes > 2 ||
         !knobs_say(&k->schedule.knobs, KNOB_few_rows))
         return false;
     for (int i = 0; i < 2; i++) {
         const TileAxis *a = &k->axes[v->axis[i]];
-        if (a->whole && a->extent % HOME_PANEL) return false;
+        if (a->whole && a->extent * bytes % HOME_PITCH) return false;
     }
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
         for (int i = 0; i < op->args.n; i++) {
@@ -57,9 +66,7 @@ static bool is_copied(const TileKernel *k, const TileValue *v) {
             bool moves = op->kind == TILE_COPY || op->kind == TILE_VIEW;
             copied |= of == v && op->kind == TILE_COPY;
             if (holder_of(of) != v) continue;
-            if (of == v ? !moves : op->kind != TILE_MMA) return false;
-            if (op->kind == TILE_MMA && (i > 1 || !dtype_half(op->args.data[1 - i]->dtype)))
-                return false;
+            if (of == v ? !moves : op->kind != TILE_MMA || !reads_panels(k, op, i)) return false;
         }
     return copied;
 }
@@ -78,11 +85,12 @@ static bool in_panels(const TileKernel *k, const TileValue *v) {
     return goes_through(k, v, false) && !in_blocks(k, v);
 }
 
+int tile_panel_columns(const TileShared *t) { return HOME_PITCH / t->elem; }
+
 int tile_panel_bytes(const TileShared *t) { return t->band * t->pitch; }
 
 int tile_rows_bytes(const TileShared *t) {
-    return t->band < t->rows ? up(t->cols, HOME_PANEL) / HOME_PANEL * t->band * t->pitch
-                             : HOME_ROWS * t->pitch;
+    return t->band < t->rows ? up(t->cols * t->elem, t->pitch) * t->band : HOME_ROWS * t->pitch;
 }
 
 static TileShared with_axes(const TileKernel *k, TileShared t, int row, int col) {
@@ -106,7 +114,7 @@ static TileShared in_rows(const TileKernel *k, const TileValue *v, TileShared t)
         t.order = ORDER_PANELS;
         t.pitch = HOME_PITCH;
         t.band = tile_in_bands(k, v) ? HOME_ROWS : t.rows;
-        t.bytes = up(t.cols, HOME_PANEL) / HOME_PANEL * t.rows * t.pitch;
+        t.bytes = up(t.cols * t.elem, t.pitch) * t.rows;
         return t;
     }
     if (v->def && is_piped(v) && v->rank == 2) {

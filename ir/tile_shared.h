@@ -18,7 +18,7 @@
 
 enum {
     HOME_PIECE = 16,
-    HOME_PANEL = 64,   // columns of a panel,
+    HOME_PANEL = 64,   // columns of a panel, of two bytes,
     HOME_PITCH = 128,  // bytes of its rows
     HOME_ROWS = 8,     // after which a panel's pattern repeats
     HOME_AHEAD = 2,    // tiles of the grid that a producer may be ahead,
@@ -48,7 +48,8 @@ typedef struct TileShared { // of a value in shared memory
 
 TileShared tile_shared(const TileProgram *p, const TileKernel *k, const TileValue *v);
 
-// Panels: bytes from a panel to the next, and from 8 rows to the next.
+// Panels: columns of one, bytes from a panel to the next, and from 8 rows to the next.
+int tile_panel_columns(const TileShared *t);
 int tile_panel_bytes(const TileShared *t);
 int tile_rows_bytes(const TileShared *t);
 // Of a pipe: whether each stage has a word, how many of its rows are the sequence's.

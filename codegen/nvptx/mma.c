@@ -172,38 +172,64 @@ static void multiply_column(Cg *cg, Product *p, Val (*a)[4], int n, Val word) {
         nv_mma16(cg, p->left->dtype, &p->acc[cg_register(p->f, 16 * m, 8 * n)], a[m], b[0], b[1]);
 }
 
-// Elements 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 of a column, of four bytes each where they lie.
-static Val gathered(Cg *cg, Val at, int term) {
+// Numbers of 8 bits, as their places in mma are: elements 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 of a column. Panels permute a row's pieces: there
+// the lane's address in a panel has eight forms, one for each piece of 16 columns, and those of odd elements are each other's neighbours.
+typedef struct Bytes {
+    TileShared t;
+    bool down;      // a column's elements lie in rows
+    int term, step; // from element to element, from column to column
+    Val at[8];
+} Bytes;
+
+static Bytes bytes_from(Cg *cg, const Product *p) {
+    TileShared t = tile_shared(cg->p, cg->k, p->right);
+    bool down = t.row_axis == p->axis;
+    Bytes b = {t, down, down ? t.pitch : 1, down ? 1 : t.pitch, {NULL}};
+    Val lane = nv_state(cg)->gpu.lane, column = cg_lshr(cg, lane, cg_i32(cg, 2));
+    Val element = cg_times(cg, cg_and(cg, lane, cg_i32(cg, 3)), 2);
+    Val beside = cg_warp_part(cg, p->op->results.data[0]->layout, p->f->columns, 1);
+    if (beside) column = cg_add(cg, column, beside);
+    Val base = cg_add(cg, cg->value[p->right->id].mem, cg_times(cg, element, b.term));
+    bool panels = t.order == ORDER_PANELS;
+    assert(!panels || (down && !beside));
+    for (int i = 0; i < (panels ? 8 : 1); i++) {
+        Val piece = cg_times(cg, cg_xor(cg, element, cg_i32(cg, i)), HOME_PIECE);
+        b.at[i] = cg_add(cg, base, cg_times(cg, column, b.step));
+        if (panels) b.at[i] = cg_add(cg, b.at[i], piece);
+    }
+    return b;
+}
+
+static Val byte_at(Cg *cg, const Bytes *b, int element, int column) {
+    if (b->t.order != ORDER_PANELS)
+        return cg_plus(cg, b->at[0], element * b->term + column * b->step);
+    int in = column % HOME_PITCH, panel = column / HOME_PITCH * tile_panel_bytes(&b->t);
+    return cg_plus(cg, b->at[in / HOME_PIECE ^ element % 2],
+                   panel + element * HOME_PITCH + in % HOME_PIECE);
+}
+
+// Four bytes of a column, of block k.
+static Val gathered(Cg *cg, const Bytes *b, int k, int column) {
     Val word = NULL;
-    int each = term == 1 ? 2 : 1; // side by side
+    int each = b->down ? 1 : 2; // side by side
     for (int i = 0; i < 4; i += each) {
-        int k = i % 2 + i / 2 * 8;
         Ty t = each == 2 ? cg->i16 : cg->i8;
-        Val x = cg_zext(cg, load_shared(cg, t, cg_plus(cg, at, k * term), (unsigned)each), cg->i32);
+        Val at = byte_at(cg, b, 16 * k + i % 2 + i / 2 * 8, column);
+        Val x = cg_zext(cg, load_shared(cg, t, at, (unsigned)each), cg->i32);
         if (i) x = cg_shl(cg, x, cg_i32(cg, 8 * i));
         word = word ? cg_or(cg, word, x) : x;
     }
     return word;
 }
 
-// As their places in mma are.
 static void byte_sum(Cg *cg, Product *p) {
-    TileShared t = tile_shared(cg->p, cg->k, p->right);
-    bool transposed = t.row_axis == p->axis;
-    int term = transposed ? t.pitch : 1, step = transposed ? 1 : t.pitch;
-    Val lane = nv_state(cg)->gpu.lane, column = cg_lshr(cg, lane, cg_i32(cg, 2));
-    Val beside = cg_warp_part(cg, p->op->results.data[0]->layout, p->f->columns, 1);
-    if (beside) column = cg_add(cg, column, beside);
-    Val right = cg_add(cg, cg->value[p->right->id].mem, cg_times(cg, column, step));
-    right = cg_add(cg, right, cg_times(cg, cg_and(cg, lane, cg_i32(cg, 3)), 2 * term));
+    Bytes right = bytes_from(cg, p);
     Blocks left = left_blocks(cg, p);
     Val(*a)[4] = arena_alloc(cg->arena, sizeof(Val[4]) * (size_t)p->mt);
     for (int k = 0; k < p->depth / 16; k++) {
         for (int m = 0; m < p->mt; m++) left_block(cg, p, m, k, &left, a[m]);
-        for (int n = 0; n < p->nt; n++) {
-            Val at = cg_plus(cg, right, 16 * k * term + 8 * n * step);
-            multiply_column(cg, p, a, n, gathered(cg, at, term));
-        }
+        for (int n = 0; n < p->nt; n++)
+            multiply_column(cg, p, a, n, gathered(cg, &right, k, 8 * n));
     }
 }
 
@@ -219,8 +245,8 @@ static void left_fours(Cg *cg, Val at, int pitch, Val a[4]) {
 static void byte_dot(Cg *cg, Product *p) {
     TileShared t = tile_shared(cg->p, cg->k, p->right), q = tile_shared(cg->p, cg->k, p->left);
     Val beside = cg_warp_part(cg, p->op->results.data[0]->layout, p->f->columns, t.pitch);
-    Val right = cg_add(cg, cg->value[p->right->id].mem, lane_down(cg, t.pitch));
-    if (beside) right = cg_add(cg, right, beside);
+    Val base = cg->value[p->right->id].mem;
+    Blocks right = blocks_from(cg, t, beside ? cg_add(cg, base, beside) : base, true);
     Val lane = nv_state(cg)->gpu.lane;
     Val left = cg_add(cg, cg->value[p->left->id].mem, cg_times(cg, rows_at(cg, p), q.pitch));
     left = cg_add(cg, left, cg_times(cg, cg_and(cg, lane, cg_i32(cg, 3)), 8));
@@ -235,7 +261,7 @@ static void byte_dot(Cg *cg, Product *p) {
                            a[i][m]);
         for (int n = 0; n < p->nt; n += 2) {
             Val b[4];
-            nv_ldmatrix(cg, cg_plus(cg, right, 16 * k + 8 * n * t.pitch), false, b);
+            nv_ldmatrix(cg, block_at(cg, &right, n / 2, k / 2), false, b);
             for (int i = 0; i < 2 * blocks; i++) multiply_column(cg, p, a[i / 2], n + i % 2, b[i]);
         }
     }

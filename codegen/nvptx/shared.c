@@ -6,10 +6,11 @@ int nv_blocks(const TileKernel *k) { return k->schedule.cluster > 1 ? k->schedul
 // ---- elements
 
 static Val panel_offset(Cg *cg, const TileShared *t, Val row, Val col) {
-    Val panel = cg_lshr(cg, col, cg_i32(cg, 6));
+    int columns = tile_panel_columns(t);
+    Val panel = cg_udiv(cg, col, cg_i32(cg, columns));
     Val at = cg_times(cg, panel, t->rows * t->pitch);
     at = cg_add(cg, at, cg_times(cg, row, t->pitch));
-    Val in = cg_times(cg, cg_and(cg, col, cg_i32(cg, 63)), t->elem);
+    Val in = cg_times(cg, cg_and(cg, col, cg_i32(cg, columns - 1)), t->elem);
     Val key = cg_times(cg, cg_and(cg, row, cg_i32(cg, 7)), 16);
     return cg_add(cg, at, cg_xor(cg, in, key));
 }

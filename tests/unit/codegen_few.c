@@ -6,21 +6,15 @@
 
 #include <ctype.h>
 
-enum {
-    NAME = 16,
-    REGISTERS = 1 << 15,
-    BASE = 1 << 20,
-    PIECE = 16,
-    ROWS = 16,
-    LANES = 32,
-    MANY = 1 << 12
-};
+enum { NAME = 16, REGISTERS = 1 << 15, BASE = 1 << 20, PIECE = 16, LANES = 32, MANY = 1 << 12 };
+
+typedef enum Kind { COPY, BLOCKS, BLOCKS_TURNED, BYTE } Kind;
 
 typedef struct Access { // by one thread
-    bool copies, transposed;
+    Kind kind;
     int at;       // piece of 16 bytes in shared memory; -1: this thread has none
     int group;    // between which barriers, or ends of copies
-    int64_t from; // of a copy: address
+    int64_t from; // of a copy: address; of a byte: which of its piece
 } Access;
 
 typedef struct Walk {
@@ -84,18 +78,18 @@ static void step(Walk *w, const char *line, int place) {
     bool guarded = strstr(line, "@p cp.async") != NULL;
     line += strspn(line, "\t @p");
     const char *at = strchr(line, '['), *op = line;
-    bool copies = !strncmp(op, "cp.async.cg.", 12), loads = !strncmp(op, "ldmatrix.", 9);
-    if (copies || loads) {
+    Kind kind = !strncmp(op, "cp.async.cg.", 12) ? COPY : BYTE;
+    if (!strncmp(op, "ldmatrix.", 9)) kind = strstr(op, ".trans.") ? BLOCKS_TURNED : BLOCKS;
+    if (kind != BYTE || !strncmp(op, "ld.shared.u8", 12)) {
         if (!w->records) return;
-        int to = (int)operand(w, &at);
+        int to = (int)operand(w, &at) - BASE;
         if (*at == '+') at++, to += (int)operand(w, &at);
         at += *at == ']';
-        int64_t from = copies ? operand(w, &at) : 0;
-        ck_assert_int_eq(to % PIECE, 0);
+        int64_t from = kind == COPY ? operand(w, &at) : to % PIECE;
+        ck_assert(kind == BYTE || to % PIECE == 0);
         ck_assert_int_lt(w->n, MANY);
-        if (copies && guarded && !w->guard) to = BASE - PIECE;
-        w->access[w->n++] =
-            (Access){copies, strstr(op, ".trans.") != NULL, (to - BASE) / PIECE, w->group, from};
+        bool none = guarded && !w->guard;
+        w->access[w->n++] = (Access){kind, none ? -1 : to / PIECE, w->group, from};
         return;
     }
     w->group += !strncmp(op, "cp.async.commit", 15) || !strncmp(op, "bar", 3);
@@ -135,7 +129,8 @@ static int walk(Arena *a, const char *from, const char *end, int thread, Access 
 typedef struct Kernel {
     int threads, n; // accesses of each thread
     int pieces;     // of shared memory
-    int across;     // pieces of a row
+    int across;     // pieces of a row of keys
+    int elem;       // bytes of their elements
     int tile; // of a tile of keys; 0: keys have places of their own, as queries have, so that addresses do not tell which
     Access *of; // [threads][n]
     int *
@@ -176,7 +171,7 @@ static void check_copies(Arena *a, const Kernel *k) {
     int *last = nothing(a, k->pieces);
     for (int i = 0, n = 0; i < k->n; i++) {
         int group = k->of[i].group;
-        for (int t = 0; t < k->threads && k->of[i].copies; t++) {
+        for (int t = 0; t < k->threads && k->of[i].kind == COPY; t++) {
             const Access *x = &k->of[t * k->n + i];
             if (x->at < 0) continue;
             ck_assert_msg(last[x->at] != group, "two copies to piece %d", x->at);
@@ -188,9 +183,11 @@ static void check_copies(Arena *a, const Kernel *k) {
     }
 }
 
-// A warp's four blocks of 8 rows and 16 bytes: all were copied, rows of a block lie in different banks, and the blocks are neighbours as a product wants them.
+// A warp's four blocks of 8 rows and 16 bytes: all were copied, rows of a block lie in different banks, and the blocks are neighbours as a product wants
+// them. Returns how many pieces of keys or values they are.
 static int check_blocks(const Kernel *k, const Access *first) {
     int known = 0, from = k->content[first->at] - 1;
+    bool down = first->kind == BLOCKS_TURNED || k->elem == 1;
     for (int lane = 0, banks = 0; lane < LANES; lane++) {
         const Access *x = first + lane * k->n;
         int is = k->content[x->at] - 1, half = lane / 8 % 2, side = lane / 16;
@@ -198,27 +195,41 @@ static int check_blocks(const Kernel *k, const Access *first) {
         banks = (lane % 8 ? banks : 0) | 1 << x->at % 8;
         if (lane % 8 == 7) ck_assert_int_eq(banks, 255);
         if (is < 0) continue;
-        int row = lane % 8 + 8 * (x->transposed ? half : side);
-        ck_assert_int_eq(is - from, row * k->across + (x->transposed ? side : half));
+        int row = lane % 8 + 8 * (down ? half : side);
+        ck_assert_int_eq(is - from, row * k->across + (down ? side : half));
         known++;
     }
     return known;
 }
 
-// Between two barriers a warp reads no piece twice, and of keys, or values, all.
+// Numbers of 8 bits: a lane has a column, and pairs of rows.
+static int check_bytes(const Kernel *k, const Access *first) {
+    for (int lane = 0; lane < LANES; lane++) {
+        const Access *x = first + lane * k->n;
+        int is = k->content[x->at] - 1;
+        ck_assert_msg(is >= 0, "piece %d has no values", x->at);
+        ck_assert_int_eq(is / k->across / 2 % 4, lane % 4);
+        ck_assert_int_eq(x->from % 8, lane / 4);
+    }
+    return LANES;
+}
+
+// Between two barriers a warp reads nothing twice, and of keys, or values, all.
 static void check_reads(Arena *a, const Kernel *k) {
-    int tiles = 0, *last = nothing(a, k->pieces);
+    int tiles = 0, *last = nothing(a, k->pieces * PIECE);
     for (int w = 0; w < k->threads; w += LANES)
         for (int i = 0, known = 0; i < k->n; i++) {
             const Access *x = &k->of[w * k->n + i];
-            for (int lane = 0; lane < LANES && !x->copies; lane++) {
-                int at = x[lane * k->n].at, group = w << 16 | x->group;
-                ck_assert_msg(last[at] != group, "piece %d is read twice", at);
+            bool byte = x->kind == BYTE;
+            for (int lane = 0; lane < LANES && x->kind != COPY; lane++) {
+                const Access *y = &x[lane * k->n];
+                int at = y->at * PIECE + (int)y->from, group = w << 16 | x->group;
+                ck_assert_msg(last[at] != group, "piece %d is read twice", y->at);
                 last[at] = group;
             }
-            if (!x->copies) known += check_blocks(k, x);
+            if (x->kind != COPY) known += byte ? check_bytes(k, x) : PIECE * check_blocks(k, x);
             if (i + 1 < k->n && x[1].group == x->group) continue;
-            ck_assert(known == 0 || known == k->tile);
+            ck_assert(known == 0 || known == k->tile * PIECE);
             tiles += known > 0, known = 0;
         }
     ck_assert_int_ge(tiles, k->tile ? 2 * k->threads / LANES : 0);
@@ -229,7 +240,9 @@ static void check_kernel(Arena *a, const TileProgram *p, const TileKernel *t, co
     const char *end = strstr(at, "\n}");
     Kernel k = {.threads = atoi(strstr(at, ".reqntid ") + 9)};
     k.pieces = tile_shared_layout(p, t, NULL, NULL) / PIECE;
-    k.across = p->D * 2 / PIECE;
+    for (int i = 0; i < p->tensors.n; i++)
+        if (!strcmp(p->tensors.data[i].name, "k")) k.elem = dtype_bytes(p->tensors.data[i].dtype);
+    k.across = p->D * k.elem / PIECE;
     for (int i = 0; i < k.threads; i++) {
         Access *access = arena_alloc(a, sizeof(Access) * MANY);
         k.n = walk(a, at, end, i, access);
@@ -237,8 +250,8 @@ static void check_kernel(Arena *a, const TileProgram *p, const TileKernel *t, co
         memcpy(k.of + i * k.n, access, sizeof(Access) * (size_t)k.n);
     }
     for (int i = 0; i < k.n * k.threads; i++)
-        ck_assert_msg(k.of[i].at >= -k.of[i].copies && k.of[i].at < k.pieces, "piece %d of %d",
-                      k.of[i].at, k.pieces);
+        ck_assert_msg(k.of[i].at >= -(k.of[i].kind == COPY) && k.of[i].at < k.pieces,
+                      "piece %d of %d", k.of[i].at, k.pieces);
     for (int i = 0; i < t->naxes && p->batch != BATCH_PAGED; i++)
         if (t->axes[i].name[0] == 'N') k.tile = t->axes[i].extent * k.across;
     k.content = nothing(a, k.pieces);
@@ -251,27 +264,31 @@ typedef struct Case {
     BatchLayout batch;
     int page, width;
     const char *schedule;
+    Dtype kv;
 } Case;
 
 static const Case cases[] = {
-    {TARGET_SM90A, BATCH_DENSE, 0, 128, NULL},
-    {TARGET_SM90A, BATCH_DENSE, 0, 64, NULL},
-    {TARGET_SM90A, BATCH_DENSE, 0, 192, NULL},
-    {TARGET_SM90A, BATCH_DENSE, 0, 256, NULL},
-    {TARGET_SM90A, BATCH_DENSE, 0, 80, NULL},
-    {TARGET_SM90A, BATCH_DENSE, 0, 128, "few_keys=32"},
-    {TARGET_SM90A, BATCH_DENSE, 0, 128, "few_rows=48"},
-    {TARGET_SM90A, BATCH_RAGGED, 0, 128, NULL},
-    {TARGET_SM90A, BATCH_PAGED, 16, 128, NULL},
-    {TARGET_SM90A, BATCH_PAGED, 1, 128, NULL},
-    {TARGET_SM90A, BATCH_PAGED, 0, 64, NULL},
-    {TARGET_SM80, BATCH_DENSE, 0, 128, NULL},
+    {TARGET_SM90A, BATCH_DENSE, 0, 128, NULL, 0},
+    {TARGET_SM90A, BATCH_DENSE, 0, 64, NULL, 0},
+    {TARGET_SM90A, BATCH_DENSE, 0, 192, NULL, 0},
+    {TARGET_SM90A, BATCH_DENSE, 0, 256, NULL, 0},
+    {TARGET_SM90A, BATCH_DENSE, 0, 80, NULL, 0},
+    {TARGET_SM90A, BATCH_DENSE, 0, 128, "few_keys=32", 0},
+    {TARGET_SM90A, BATCH_DENSE, 0, 128, "few_rows=48", 0},
+    {TARGET_SM90A, BATCH_RAGGED, 0, 128, NULL, 0},
+    {TARGET_SM90A, BATCH_PAGED, 16, 128, NULL, 0},
+    {TARGET_SM90A, BATCH_PAGED, 1, 128, NULL, 0},
+    {TARGET_SM90A, BATCH_PAGED, 0, 64, NULL, 0},
+    {TARGET_SM80, BATCH_DENSE, 0, 128, NULL, 0},
+    {TARGET_SM90A, BATCH_DENSE, 0, 128, NULL, DT_E4M3},
+    {TARGET_SM90A, BATCH_RAGGED, 0, 256, NULL, DT_I8},
 };
 
 ARENA_TEST_EACH(addresses, 0, sizeof cases / sizeof *cases) {
     const Case *c = &cases[_i];
     PassOptions o = {.target = cg_target(c->target),
                      .dtype = DT_BF16,
+                     .kv = c->kv,
                      .split = true,
                      .batch = c->batch,
                      .page = c->page,
