@@ -51,12 +51,6 @@ typedef struct Need {
 
 static bool any(Need n) { return n.barrier || n.pending < INT_MAX; }
 
-static TileOp *before(Copies *c, TileOp *at, TileKind kind) {
-    TileOp *op = tile_op(c->p, c->k, NULL, kind, at->span);
-    tile_insert_before(at, op);
-    return op;
-}
-
 // ---- the state
 
 static State state(const Copies *c, const State *from) {
@@ -169,8 +163,8 @@ static void put_barrier(Copies *c, TileOp *at, State *s, int pending) {
     }
     pass_barrier(c, s, pending);
     if (c->dry) return;
-    if (pending < INT_MAX) before(c, at, TILE_WAIT)->pending = pending;
-    before(c, at, TILE_BARRIER);
+    if (pending < INT_MAX) pass_op_before(c->p, at, TILE_WAIT)->pending = pending;
+    pass_op_before(c->p, at, TILE_BARRIER);
 }
 
 // ---- blocks
@@ -261,7 +255,7 @@ static void walk(Copies *c, TileBlock *b, State *s) {
         done(c, s, op);
         if (op->body.first) go_round(c, op, s);
         if (!copies || c->dry) continue;
-        before(c, op, TILE_COMMIT);
+        pass_op_before(c->p, op, TILE_COMMIT);
         pass_move_before(op->prev, op); // it stands behind
     }
 }

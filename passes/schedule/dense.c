@@ -61,8 +61,7 @@ static const Ex *read_dense(void *ctx, ExPool *x, const Ex *e) {
     for (TileOp *op = a->loop->body.first; op != a->map; op = op->next)
         if (pass_reads_dense(op) && op->outs.data[0].body == e)
             return pass_operand(a->p, a->map, op->results.data[0]);
-    TileOp *op = pass_map(a->p, a->k, NULL, pass_expr_axes(a->k, a->map, e), a->map->span);
-    tile_insert_before(a->loop->body.first, op);
+    TileOp *op = pass_map_before(a->p, a->loop->body.first, pass_expr_axes(a->k, a->map, e));
     const TileTensor *t = tensor_of(a, e);
     TileValue *v = pass_out(a->p, a->k, op, t->name, t->dtype, e, EX_CONST, 0);
     v->home = HOME_FRAGMENT;
@@ -119,8 +118,7 @@ static const Ex *copy_dense(void *ctx, ExPool *x, const Ex *e) {
     for (TileOp *op = a->loop->body.first; op != a->map; op = op->next)
         if (op->kind == TILE_LOAD && op->tensor == tensor)
             return pass_operand(a->p, a->map, op->results.data[0]);
-    TileOp *op = tile_op(a->p, a->k, NULL, TILE_LOAD, a->map->span);
-    tile_insert_before(a->loop->body.first, op);
+    TileOp *op = pass_op_before(a->p, a->loop->body.first, TILE_LOAD);
     op->tensor = tensor;
     uint8_t axes[] = {(uint8_t)tile_grid_axis(a->k), (uint8_t)a->loop->axis};
     for (int d = 0; d < n; d++) {

@@ -691,8 +691,7 @@ static TileOp *loop_once(Expand *e, Chain *c, const TileOp *like, const Ex *from
 
 // What stands for the results of a loop that does not go round.
 static TileValue *nothing_like(Expand *e, TileOp *before, const TileValue *v) {
-    TileOp *map = pass_map(e->p, e->k, NULL, pass_axes_of(v), before->span);
-    tile_insert_before(before, map);
+    TileOp *map = pass_map_before(e->p, before, pass_axes_of(v));
     return pass_out(e->p, e->k, map, v->name, v->dtype, ex_f32(e->x, 0), EX_CONST, 0);
 }
 

@@ -94,19 +94,19 @@ static int columns_of(const TileProgram *p, const TileKernel *k) {
 }
 
 static int rows_of(const TileProgram *p, const TileKernel *k, Knobs s) {
-    if (!sm80_is_few(k)) return s.rows;
+    if (!sm80_has_parts(k)) return s.rows;
     if (pass_combines_by_rows(p, k)) return COMBINED_ROWS;
     return k->purpose == PURPOSE_PART ? s.few_rows : SM80_WARP_ROWS;
 }
 
 static int warps_of(const TileKernel *k, Knobs s) {
     if (k->purpose == PURPOSE_COMBINE) return 1;
-    return sm80_is_few(k) ? s.few_rows / SM80_WARP_ROWS : s.warps;
+    return sm80_has_parts(k) ? s.few_rows / SM80_WARP_ROWS : s.warps;
 }
 
 // Of a state's columns there may be fewer than a tile has.
 static Extents extents_of(const TileProgram *p, const TileKernel *k, Knobs s) {
-    bool few = sm80_is_few(k);
+    bool few = sm80_has_parts(k);
     Extents e = {rows_of(p, k, s), few ? s.few_keys : s.keys, 16, 16, MAX_COLUMNS};
     for (int i = 0; i < k->ngrid; i++) {
         const TileGrid *g = &k->grid[i];
@@ -163,7 +163,7 @@ static void widen(const TileProgram *p, TileKernel *k, Knobs *s) {
 static void choose_groups(const TileProgram *p, const TileKernel *k, const PassOptions *o,
                           Knobs *s) {
     enum { COLUMNS = 128, KEYS = 128, ROWS = 128 };
-    bool many = k->purpose == PURPOSE_ATTENTION && !sm80_is_few(k);
+    bool many = k->purpose == PURPOSE_ATTENTION && !sm80_has_parts(k);
     if (!many || !p->batch || o->target.id != TARGET_SM90A || p->D > COLUMNS || p->Dv > COLUMNS)
         return;
     Knobs by = *s;
@@ -290,7 +290,7 @@ static bool all_legal(const TileProgram *p, Knobs s, const PassOptions *o, Diags
 // Where another target hands over its rest, there may be only those for parts of a row.
 static bool all_few(const TileProgram *p) {
     for (int i = 0; i < p->kernels.n; i++)
-        if (!sm80_is_few(p->kernels.data[i])) return false;
+        if (!sm80_has_parts(p->kernels.data[i])) return false;
     return true;
 }
 
@@ -318,7 +318,7 @@ bool sm80_changes_query(const TileKernel *k) {
 static void fit_registers(const TileProgram *p, Knobs *s) {
     for (int i = 0; i < p->kernels.n; i++) {
         const TileKernel *k = p->kernels.data[i];
-        if (k->purpose != PURPOSE_ATTENTION || sm80_is_few(k) ||
+        if (k->purpose != PURPOSE_ATTENTION || sm80_has_parts(k) ||
             (!sm80_reads_rows(p, k) && !sm80_changes_query(k) && !sm80_multiplies_bytes(k)))
             continue;
         while (sm80_changes_query(k) && s->rows > 16 * s->warps &&
@@ -468,7 +468,7 @@ bool pass_tile_sm80(TileProgram *p, const PassOptions *o, Diags *diags) {
     if (!choose(p, o, diags, &main) || !sm80_few(p, o, diags, &few)) return false;
     for (int i = 0; i < p->kernels.n; i++) {
         TileKernel *k = p->kernels.data[i];
-        bool is_few = sm80_is_few(k), gradients = k->purpose == PURPOSE_GRADIENTS;
+        bool is_few = sm80_has_parts(k), gradients = k->purpose == PURPOSE_GRADIENTS;
         bool free = !o->schedule.said;
         if (tile_is_backward(p) && !pass_tile_columns(p, k, MAX_COLUMNS, UNIT_COLUMNS, diags))
             return false; // so that what has room is known

@@ -20,7 +20,7 @@ enum {
     COLUMNS = 32, // of a block that combines
 };
 
-bool sm80_is_few(const TileKernel *k) {
+bool sm80_has_parts(const TileKernel *k) {
     return k->purpose == PURPOSE_PART || k->purpose == PURPOSE_COMBINE;
 }
 
@@ -28,7 +28,7 @@ bool sm80_is_few(const TileKernel *k) {
 static int shared_of(const TileProgram *p, Knobs few) {
     int most = 1;
     for (int i = 0; i < p->kernels.n; i++) {
-        if (!sm80_is_few(p->kernels.data[i])) continue;
+        if (!sm80_has_parts(p->kernels.data[i])) continue;
         Block b = sm80_block(p, p->kernels.data[i], few);
         int bytes = pass_shared(&b);
         if (bytes > most) most = bytes;

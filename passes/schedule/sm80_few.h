@@ -15,7 +15,7 @@ bool sm80_reads_rows(const TileProgram *p, const TileKernel *k); // row inputs, 
 bool sm80_changes_query(
     const TileKernel *k); // a product over whole rows is of what was computed of q
 // Whether a kernel is one of these.
-bool sm80_is_few(const TileKernel *k);
+bool sm80_has_parts(const TileKernel *k);
 // Their shape; false with an error where a choice that was asked for cannot be.
 bool sm80_few(const TileProgram *p, const PassOptions *o, Diags *diags, Knobs *out);
 

@@ -41,14 +41,14 @@ typedef struct Step { // the parts of a loop's body
     struct Step *follows; // of no steps: the maps where shifts do not stay; NULL: they do not here
 } Step;
 
-typedef struct Flat {
+typedef struct Sweep {
     Sm90 *s;
     TileOp *load_q, *bound; // bound NULL: shifts follow their extrema
     Step step[MAX_CHAIN], followers[MAX_CHAIN];
     int nsteps, nfollowers;
     bool skips, goes_on; // a state is loaded
     int sums;            // added to the orders of what belongs to the sum: 0 or BEFORE
-} Flat;
+} Sweep;
 
 // ---- recognizing
 
@@ -61,18 +61,27 @@ static bool is_column(const Step *st, const TileOp *op) {
 }
 
 // A tile of numbers for queries and keys (dense.c).
-static bool is_dense(const Flat *f, const TileOp *op) {
+static bool is_dense(const Sweep *f, const TileOp *op) {
     return sm90_piped(op) && tile_has_axis(op->results.data[0], tile_grid_axis(f->s->k));
 }
 
-static bool sort_ops(const Flat *f, Step *st) {
+static bool is_sum(const TileOp *op) { return op->kind == TILE_MMA && op->args.n > 2; }
+
+static bool is_for_sum(const TileOp *load) {
+    const TileOp *op = load->next;
+    while (op && !(is_sum(op) && tile_uses(op, load->results.data[0]))) op = op->next;
+    return op != NULL;
+}
+
+// One product of each kind, and a tile for each, in any order.
+static bool sort_ops(const Sweep *f, Step *st) {
     for (TileOp *op = st->loop->body.first; op; op = op->next) {
         TileOp **place = NULL;
         if (is_dense(f, op)) continue;
         if (sm90_piped(op))
-            place = !st->load_k ? &st->load_k : &st->load_v;
+            place = is_for_sum(op) ? &st->load_v : &st->load_k;
         else if (op->kind == TILE_MMA)
-            place = !st->dot ? &st->dot : &st->sum;
+            place = is_sum(op) ? &st->sum : &st->dot;
         else if (op->kind == TILE_YIELD)
             place = &st->yield;
         else if (op->kind != TILE_MAP)
@@ -80,7 +89,7 @@ static bool sort_ops(const Flat *f, Step *st) {
         if (place && *place) return false;
         if (place) *place = op;
     }
-    return st->load_v && st->sum && st->yield;
+    return st->load_k && st->load_v && st->dot && st->sum;
 }
 
 // Maps of k give a number for each key and need nothing else of the step.
@@ -94,10 +103,9 @@ static bool match_columns(Step *st) {
 }
 
 // The loads are for the products and nothing else but norms; the first product is of q.
-static bool match_products(const Flat *f, const Step *st) {
+static bool match_products(const Sweep *f, const Step *st) {
     const TileValue *k = st->load_k->results.data[0], *v = st->load_v->results.data[0];
     const TileValue *q = f->load_q->results.data[0];
-    if (st->dot->args.n != 2 || st->sum->args.n != 3) return false;
     if (st->dot->args.data[0] != q || st->dot->args.data[1] != k) return false;
     if (st->sum->args.data[1] != v || !is_map_of(st->sum->args.data[0], st->loop)) return false;
     return tile_uses(st->loop, k) == 1 + st->ncolumns && tile_uses(st->loop, v) == 1 &&
@@ -120,7 +128,7 @@ static bool match_sum(Step *st) {
     return tile_uses(st->rescale, acc) == 1 && tile_uses(st->loop, into) == 1;
 }
 
-static bool match_step(Flat *f, TileOp *loop) {
+static bool match_step(Sweep *f, TileOp *loop) {
     if (f->nsteps == MAX_CHAIN) return false;
     Step *st = &f->step[f->nsteps++];
     *st = (Step){.loop = loop};
@@ -135,18 +143,18 @@ static bool match_step(Flat *f, TileOp *loop) {
 }
 
 // What a test knows of a key by its position alone.
-static bool is_of_keys(const Flat *f, const TileOp *op) {
+static bool is_of_keys(const Sweep *f, const TileOp *op) {
     return op->kind == TILE_MAP && !op->args.n && op->results.n == 1 &&
            !tile_has_axis(op->results.data[0], tile_grid_axis(f->s->k));
 }
 
 // What needs no scores: it is read or made beside the products.
-static bool is_early(const Flat *f, const TileOp *op) {
+static bool is_early(const Sweep *f, const TileOp *op) {
     return pass_is_strip(op) || pass_reads_dense(op) || is_of_keys(f, op);
 }
 
 // A step is done again for some rows (tile_verify_roles.c): all that it makes is made for each row by itself.
-static bool is_redone(const Flat *f, const Step *st) {
+static bool is_redone(const Sweep *f, const Step *st) {
     int rows = tile_grid_axis(f->s->k);
     for (const TileOp *op = st->loop->body.first; op; op = op->next) {
         if (op->kind != TILE_MAP || is_column(st, op) || is_early(f, op)) continue;
@@ -156,7 +164,7 @@ static bool is_redone(const Flat *f, const Step *st) {
     return true;
 }
 
-static bool match_op(Flat *f, TileOp *op) {
+static bool match_op(Sweep *f, TileOp *op) {
     switch ((int)op->kind) {
     case TILE_LOOP: {
         bool chain = !f->nsteps || (op->prev->kind == TILE_LOOP && pass_follows(op->prev, op));
@@ -174,7 +182,7 @@ static bool match_op(Flat *f, TileOp *op) {
 }
 
 // Those of no steps, where shifts stay in the loop before.
-static bool match_followers(Flat *f) {
+static bool match_followers(Sweep *f) {
     int n = 0;
     for (int i = 0; i < f->nsteps; i++) {
         Step *st = &f->step[i];
@@ -192,7 +200,7 @@ static bool match_followers(Flat *f) {
 }
 
 // What is done of a tile after its loops does not read q, which is not held so long.
-static bool match_chain(Flat *f) {
+static bool match_chain(Sweep *f) {
     pass_gather_loops(f->s->k);
     for (TileOp *op = f->s->k->body.first; op; op = op->next) {
         if (op->kind == TILE_LOOP && !f->load_q) return false;
@@ -205,7 +213,7 @@ static bool match_chain(Flat *f) {
 }
 
 bool sm90_overlaps(Sm90 *s) {
-    Flat f = {.s = s};
+    Sweep f = {.s = s};
     return match_chain(&f);
 }
 
@@ -213,7 +221,7 @@ bool sm90_overlaps(Sm90 *s) {
 // as where they do not: of the scores, which are still in registers, and of what was there before the step.
 
 // What both steps make of the tile, whatever shifts do: numbers of keys, strips, dense inputs.
-static TileValue *shared_of(Flat *f, const Step *st, const TileOp *op) {
+static TileValue *shared_of(Sweep *f, const Step *st, const TileOp *op) {
     bool column = is_column(st->follows, op), dense = is_dense(f, op);
     for (TileOp *own = st->loop->body.first; own; own = own->next) {
         if (dense && is_dense(f, own) && own->tensor == op->tensor) return own->results.data[0];
@@ -255,7 +263,7 @@ static const Ex *without_choice(void *ctx, const Ex *e) { return large_left_out(
 
 // Shifts so large that their size chooses the unit of the exponents hardly ever are: a step that has one is done again, and
 // no other step chooses.
-static void choose_no_unit(Flat *f, Step *st, TileOp *redo) {
+static void choose_no_unit(Sweep *f, Step *st, TileOp *redo) {
     Unit u = {.rows = tile_grid_axis(f->s->k)};
     for (TileOp *op = st->loop->body.first; op; op = op->next)
         for (int i = 0; u.map = op, i < op->outs.n; i++)
@@ -267,15 +275,14 @@ static void choose_no_unit(Flat *f, Step *st, TileOp *redo) {
     tile_arg(f->s->p, redo, u.shift);
 }
 
-static void redo(Flat *f, Step *st) {
+static void redo(Sweep *f, Step *st) {
     TileProgram *p = f->s->p;
     TileKernel *k = f->s->k;
     const Step *like = st->follows;
     const TileOp *last = f->followers[f->nfollowers - 1].loop;
     int n = st->yield->args.n + 1;
     TileOp *again = tile_clone(p, k, like->loop, NULL, NULL), *next;
-    TileOp *op = tile_op(p, k, NULL, TILE_REDO, st->loop->span);
-    tile_insert_before(st->yield, op);
+    TileOp *op = pass_op_before(p, st->yield, TILE_REDO);
     op->bits = f->bound->bits;
     for (int i = 0; i < n - 1; i++)
         if (last->results.data[i] == f->bound->args.data[0]) tile_arg(p, op, left_of(st, i));
@@ -341,7 +348,7 @@ static void pipe_of(TileOp *load, int stages) {
     load->results.data[0]->stages = stages;
 }
 
-static void place_maps(Flat *f, Step *st) {
+static void place_maps(Sweep *f, Step *st) {
     const Knobs *shape = &f->s->shape;
     int order = MAPS;
     const TileOp *weights = st->sum->args.data[0]->def;
@@ -360,7 +367,7 @@ static void place_maps(Flat *f, Step *st) {
     st->sum->after = shape->after;
 }
 
-static void place_step(Flat *f, Step *st) {
+static void place_step(Sweep *f, Step *st) {
     const Knobs *shape = &f->s->shape;
     pass_place(st->load_k, "producer", 0, K);
     peel(st->load_k, 0, FIRST_K);
@@ -391,7 +398,7 @@ static void place_step(Flat *f, Step *st) {
 }
 
 // For a second tile of narrow elements beside the weights.
-static bool has_room(const Flat *f) {
+static bool has_room(const Sweep *f) {
     const Sm90 *s = f->s;
     int needs = sm90_registers(s->p, s->k, s->shape) + s->shape.keys / 4;
     return needs <= s->shape.registers;
@@ -399,7 +406,7 @@ static bool has_room(const Flat *f) {
 
 // Where nothing is masked but what lies behind the last key, only a tile of that end is partial, and the
 // first step is a full tile as likely as not.
-static bool may_begin_full(const Flat *f) {
+static bool may_begin_full(const Sweep *f) {
     const Step *st = &f->step[0];
     const Sm90 *s = f->s;
     bool acc_waits = !st->rescale || s->shape.late_rescale ||
@@ -409,7 +416,7 @@ static bool may_begin_full(const Flat *f) {
            !st->ncolumns && acc_waits && has_room(f);
 }
 
-static void place_sweep(Flat *f) {
+static void place_sweep(Sweep *f) {
     const Knobs *shape = &f->s->shape;
     TileKernel *k = f->s->k;
     bool waits_for_q = shape->queries == 1, behind = false;
@@ -442,7 +449,7 @@ static void place_sweep(Flat *f) {
 }
 
 void sm90_assign(Sm90 *s, bool overlap) {
-    Flat f = {.s = s};
+    Sweep f = {.s = s};
     s->role[0] = (Sm90Role){"consumer", s->shape.warpgroups, s->shape.registers};
     s->nroles = 1;
     if (overlap && match_chain(&f)) {

@@ -59,7 +59,7 @@ static bool fits_load(const TileProgram *p, const TileOp *op) {
 }
 
 // Whether sums of keys and of values are in different roles.
-static bool is_wide(const TileProgram *p) { return p->D + p->Dv > SUM_COLUMNS; }
+static bool has_wide_sums(const TileProgram *p) { return p->D + p->Dv > SUM_COLUMNS; }
 
 // Of the tile's keys, which lie along the threads, and not across them. Nothing is summed over several warpgroups.
 static bool fits_map(const TileOp *op, int keys) {
@@ -80,7 +80,7 @@ bool sm90_scatters(const TileOp *op) {
 
 static bool fits_op(const TileProgram *p, const TileKernel *k, const TileOp *op) {
     int keys = tile_grid_axis(k);
-    if (sm90_scatters(op)) return !is_wide(p);
+    if (sm90_scatters(op)) return !has_wide_sums(p);
     if (!tile_goes_by_runs(p, op)) return false;
     if (op->kind == TILE_MMA) return is_nested(op) && fits_product(k, op);
     if (op->kind == TILE_LOAD) return fits_load(p, op);
@@ -109,7 +109,7 @@ bool sm90_is_nest(const TileProgram *p, const TileKernel *k) {
         products += op->kind == TILE_MMA;
         tensors += op->kind == TILE_LOAD && is_first_of(k, op);
     }
-    if (is_wide(p) && !sm90_may_part(p, k)) return false;
+    if (has_wide_sums(p) && !sm90_may_part(p, k)) return false;
     return products > 0 && tensors <= MAX_MAPS && !sm90_has_long_body(k);
 }
 
@@ -120,7 +120,7 @@ static void find_places(void *ctx, const Ex *e) {
 
 // Whether weights may be narrow before their gradients are made, of nothing but products and numbers of rows: what asks where a pair lies,
 // or for a size, takes registers.
-static bool is_light(const TileProgram *p, const TileKernel *k) {
+static bool may_narrow_first(const TileProgram *p, const TileKernel *k) {
     bool first = false, places = sm90_has_dear_mask(k);
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
         if (op->kind != TILE_MAP || !is_nested(op)) continue;
@@ -145,8 +145,9 @@ static int columns_of(Knobs s) { return 2 * (sm90_left_registers(s, 2) - BESIDE)
 // Columns of the warpgroups are whole panels where each has some of dq's, or, where sums are tight, halves of them; so are parts of dq in a chain.
 static int unit_of(const TileProgram *p, Knobs s) {
     if (is_chain(s)) return p->D > 2 * PANEL || p->D > columns_of(s) ? PANEL : 16;
-    return s.rows < keys_of(s) ? (is_wide(p) || p->D <= PANEL ? PANEL / 2 : PANEL) * s.warpgroups
-                               : 16;
+    return s.rows < keys_of(s)
+               ? (has_wide_sums(p) || p->D <= PANEL ? PANEL / 2 : PANEL) * s.warpgroups
+               : 16;
 }
 
 static Extents extents_of(const TileProgram *p, Knobs s) {
@@ -178,23 +179,23 @@ static bool has_scatter(const TileKernel *k) {
 
 // Gradients of scores of one step wait for the next one's: there are two stages of them.
 static bool may_turn(const TileProgram *p, const TileKernel *k, Knobs s) {
-    return s.warpgroups == 2 && !is_wide(p) && has_room(p, k, s, 2);
+    return s.warpgroups == 2 && !has_wide_sums(p) && has_room(p, k, s, 2);
 }
 
 static Knobs fit(const TileProgram *p, const TileKernel *k, bool chain) {
     int wide = p->D > p->Dv ? p->D : p->Dv;
     Knobs s = {.said = knobs_of(FORM_SM90_NEST), .warpgroups = chain ? CHAIN : 2, .stages = 2};
     bool many = wide <= WIDE_STEP && !chain && !has_scatter(k); // queries a step
-    bool spares = !many && !chain && !is_wide(p) && !has_scatter(k);
+    bool spares = !many && !chain && !has_wide_sums(p) && !has_scatter(k);
     s.registers = chain ? CHAIN_REGISTERS : spares ? SPARING_REGISTERS : REGISTERS;
     s.producer_registers = spares ? FINISHER_REGISTERS : PRODUCER_REGISTERS;
     s.rows = many ? s.warpgroups * GROUP_KEYS : GROUP_KEYS;
-    if (!has_room(p, k, s, chain || is_wide(p) ? 1 : 2)) s.stages = 1;
+    if (!has_room(p, k, s, chain || has_wide_sums(p) ? 1 : 2)) s.stages = 1;
     return s;
 }
 
 // Whether two warpgroups have registers for sums of so many columns after all, if weights are narrow before their gradients are made.
-static bool is_tight_enough(const TileProgram *p, Knobs s) {
+static bool fits_tight(const TileProgram *p, Knobs s) {
     int d = pass_padded(p->D, unit_of(p, s)), dv = pass_padded(p->Dv, unit_of(p, s));
     return s.warpgroups == 2 && (d + dv) / 2 + d / 4 + BESIDE <= s.registers;
 }
@@ -209,7 +210,7 @@ static bool has_sums(const TileProgram *p, Knobs s) {
 // long masks take registers: ptxas then lets no product run beside another.
 static bool is_for_two(const TileProgram *p, const TileKernel *k) {
     Knobs s = fit(p, k, false);
-    if (is_wide(p)) return is_tight_enough(p, s) && is_light(p, k);
+    if (has_wide_sums(p)) return fits_tight(p, s) && may_narrow_first(p, k);
     return has_sums(p, s) || has_scatter(k) || !sm90_may_part(p, k);
 }
 
@@ -246,7 +247,7 @@ static bool legal(const TileProgram *p, const TileKernel *k, Knobs s, Diags *dia
             diags, (Span){0},
             "schedule: a step has up to 64 queries for each warpgroup; there are %d for %d", s.rows,
             s.warpgroups);
-    if (!is_chain(s) && (!is_wide(p) || is_tight_enough(p, s))) return true;
+    if (!is_chain(s) && (!has_wide_sums(p) || fits_tight(p, s))) return true;
     if (is_chain(s) && s.rows == GROUP_KEYS && sm90_may_part(p, k)) return true;
     return diag_refuse(
         diags, (Span){0},
@@ -287,7 +288,7 @@ void sm90_assign_nest(Sm90 *s) {
     bool chain = is_chain(shape);
     s->gives = has_room(s->p, s->k, shape, 2) ? 2 : 1;
     s->shape.queries = tiles_of_keys(s);
-    s->tight = is_wide(s->p) && !chain;
+    s->tight = has_wide_sums(s->p) && !chain;
     s->columns = columns_of(shape);
     s->nroles = chain ? CHAIN : 1;
     s->role[0] = (Sm90Role){"consumer", shape.warpgroups, shape.registers};

@@ -186,12 +186,6 @@ static const char *around(const Sm90 *s, const TileOp *op) {
 
 // ---- a part of a map that stands before it
 
-static TileOp *before(const Step *c, TileOp *map, AxisSet axes) {
-    TileOp *op = pass_map(c->s->p, c->s->k, NULL, axes, map->span);
-    tile_insert_before(map, op);
-    return op;
-}
-
 static TileValue *made_before(const Step *c, TileOp *early, const TileOp *map, const char *name,
                               Dtype t, const Ex *body) {
     body = pass_transplant(c->s->p, early, map, body);
@@ -230,7 +224,7 @@ static void make_first(const Step *c, TileOp *map) {
     const TileValue *whole = map->results.data[i];
     const Ex *body = map->outs.data[i].body;
     Dtype t = c->s->tight ? whole->dtype : DT_F32;
-    TileOp *first = before(c, map, pass_axes_of(whole));
+    TileOp *first = pass_map_before(c->s->p, map, pass_axes_of(whole));
     TileValue *v = made_before(c, first, map, whole->name, t, body);
     read_instead(c, map, body, v);
     if (c->s->tight) stand_for(c, map, i, v);
@@ -274,7 +268,7 @@ static void find_scores(Cut *cut) {
 // What needs no late product is a map of its own. Gradients of scores want something of the scores: the one number x that all of it goes
 // into (the weight, for softmax), or else the score.
 static void cut_map(const Step *c, TileOp *map) {
-    TileOp *early = before(c, map, pass_map_axes(map));
+    TileOp *early = pass_map_before(c->s->p, map, pass_map_axes(map));
     for (int i = map->outs.n - 1; i >= 0; i--) {
         const TileValue *v = map->results.data[i];
         const Ex *body = map->outs.data[i].body;
@@ -312,8 +306,7 @@ static int axis_of_part(Sm90 *s, int all, const char *mark, int extent, bool who
 }
 
 static TileValue *columns_of(Sm90 *s, TileOp *at, TileValue *v, int axis, int from) {
-    TileOp *beside = tile_op(s->p, s->k, NULL, TILE_BESIDE, at->span);
-    tile_insert_before(at, beside);
+    TileOp *beside = pass_op_before(s->p, at, TILE_BESIDE);
     tile_arg(s->p, beside, v);
     beside->from_column = from, beside->width = s->k->axes[axis].extent;
     uint8_t axes[] = {v->axis[0], (uint8_t)axis};
@@ -322,8 +315,7 @@ static TileValue *columns_of(Sm90 *s, TileOp *at, TileValue *v, int axis, int fr
 
 static TileValue *product_of(Sm90 *s, TileOp *at, TileValue *a, TileValue *b, TileValue *sum,
                              const TileValue *like, int axis) {
-    TileOp *part = tile_op(s->p, s->k, NULL, TILE_MMA, at->span);
-    tile_insert_before(at, part);
+    TileOp *part = pass_op_before(s->p, at, TILE_MMA);
     tile_arg(s->p, part, a), tile_arg(s->p, part, b);
     if (sum) tile_arg(s->p, part, sum);
     uint8_t axes[] = {like->axis[0], axis < 0 ? like->axis[1] : (uint8_t)axis};

@@ -95,8 +95,7 @@ void sm90_lay_beside(TileProgram *p, TileKernel *k) {
         TileOp *first = op->kind == TILE_LOAD ? wider(p, k, op) : NULL;
         if (!first) continue;
         const TileValue *v = op->results.data[0];
-        TileOp *beside = tile_op(p, k, NULL, TILE_BESIDE, op->span);
-        tile_insert_before(op, beside);
+        TileOp *beside = pass_op_before(p, op, TILE_BESIDE);
         tile_arg(p, beside, first->results.data[0]);
         TileValue *same = tile_result(p, k, beside, v->name, v->dtype, v->axis, v->rank);
         tile_replace(&k->body, v, same);

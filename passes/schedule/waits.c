@@ -41,12 +41,6 @@ typedef struct Flight { // of a block
     bool issued; // since something was computed
 } Flight;
 
-static TileOp *before(Waits *w, TileOp *at, TileKind kind) {
-    TileOp *op = tile_op(w->p, w->k, NULL, kind, at->span);
-    tile_insert_before(at, op);
-    return op;
-}
-
 static bool
 is_of_keys(const TileOp *op) { // all threads', a strip, or what is read apart: it needs no product
     if (op->kind != TILE_MAP) return false;
@@ -96,11 +90,11 @@ static void take_turns(Waits *w, TileBlock *b) {
         take_turns(w, &op->body);
         if (!op->turn || b == &w->role->body) continue;
         Flight f = {.n = 0};
-        before(w, op, TILE_TURN);
+        pass_op_before(w->p, op, TILE_TURN);
         while (in_turn(op, &f)) op = op->next;
         const TileOp *last = held(&f);
         while (last && !tile_uses(op, last->results.data[0])) op = op->next;
-        TileOp *pass = before(w, op, TILE_TURN);
+        TileOp *pass = pass_op_before(w->p, op, TILE_TURN);
         pass->pass = true, pass->holds = last != NULL;
     }
 }
@@ -154,7 +148,7 @@ static bool is_read(const Flight *f, const TileValue *v) {
 }
 
 static void drop(Waits *w, TileOp *at, TileValue *v, const Ex *when) {
-    TileOp *op = before(w, at, TILE_DROP);
+    TileOp *op = pass_op_before(w->p, at, TILE_DROP);
     tile_arg(w->p, op, v);
     op->when = when;
 }
@@ -247,7 +241,7 @@ static void wait_for(Waits *w, TileOp *at, Flight *f, int n) {
     int first = 1;
     while (first < n && !(at->block->owner->kind == TILE_LOOP && free_a_stage(at, f, first)))
         first++;
-    before(w, at, TILE_MMA_WAIT)->pending = f->n - first;
+    pass_op_before(w->p, at, TILE_MMA_WAIT)->pending = f->n - first;
     land(w, at, f, first);
     wait_for(w, at, f, n - first);
 }
@@ -308,7 +302,7 @@ static void plan_early(Waits *w, TileOp *at) {
         TileValue *v = op->results.data[0];
         const TileOp *first = first_loop_reading(at, v), *last = last_reader(v);
         if (!first || last->kind != TILE_LOOP) continue;
-        if (read_by_map(op, at, v)) before(w, at, TILE_BARRIER);
+        if (read_by_map(op, at, v)) pass_op_before(w->p, at, TILE_BARRIER);
         if (last->where || first->where) continue;
         w->early[w->nearly++] = (Early){v, last};
         ExPool *x = w->p->pool;
@@ -321,8 +315,8 @@ static void wait_in(Waits *w, TileBlock *b);
 // All threads have read what they made last before they make it again, and made it before they read it.
 static void guard(Waits *w, TileOp *op) {
     if (!is_shared(op)) return;
-    if (!is_shared(op->prev)) before(w, op, TILE_BARRIER);
-    if (!is_shared(op->next)) before(w, op->next, TILE_BARRIER);
+    if (!is_shared(op->prev)) pass_op_before(w->p, op, TILE_BARRIER);
+    if (!is_shared(op->next)) pass_op_before(w->p, op->next, TILE_BARRIER);
 }
 
 // What each thread has of the same thread of another role.
@@ -338,7 +332,7 @@ static void read_by_all(Waits *w, TileOp *at) {
             continue;
         if (v->def->kind == TILE_VIEW && last_reader(v)->kind == TILE_LOOP) continue; // plan_early
         if (is_vector(v) && issues_from(at)) continue;
-        before(w, at, TILE_BARRIER);
+        pass_op_before(w->p, at, TILE_BARRIER);
         return;
     }
 }

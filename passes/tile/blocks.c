@@ -60,9 +60,10 @@ static int rows_added(const TileProgram *p, int tensor) {
     for (int i = 0; i < p->kernels.n; i++) {
         const TileKernel *k = p->kernels.data[i];
         for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
-            bool adds = op->kind == TILE_STORE && op->tensor == tensor && op->add;
+            int d = p->tensors.data[tensor].rank - 2;
+            bool adds = op->kind == TILE_STORE && op->tensor == tensor && op->add && !op->each[d];
             if (!adds || tile_has_roles(k) || k->schedule.warps <= FEW_WARPS) continue;
-            int rows = k->axes[op->coord[p->tensors.data[tensor].rank - 2].axis].extent;
+            int rows = k->axes[op->coord[d].axis].extent;
             if (rows > most) most = rows;
         }
     }

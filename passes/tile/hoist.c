@@ -78,8 +78,7 @@ static void describe(Hoist *h, Node *node) {
 
 // A map before this one that computes e once for each element of its own axes.
 static const Ex *move_out(Hoist *h, const Ex *e, AxisSet axes) {
-    TileOp *map = pass_map(h->p, h->k, NULL, axes, h->map->span);
-    tile_insert_before(h->map, map);
+    TileOp *map = pass_map_before(h->p, h->map, axes);
     const Ex *body = pass_transplant(h->p, map, h->map, e);
     const char *name = axes ? "t" : "u";
     TileValue *v = pass_out(h->p, h->k, map, name, pass_dtype_of(e->type), body, EX_CONST, 0);

@@ -111,10 +111,7 @@ static bool sums_have_time(const TileOp *loop) {
 
 // The same number, before `at`: from whole to parts, or back.
 static TileValue *converted(TileProgram *p, TileKernel *k, TileOp *at, TileValue *v) {
-    TileOp *map = pass_map(p, k, NULL, pass_axes_of(v), at->span);
-    const Ex *same = pass_operand(p, map, v);
-    TileValue *to = pass_out(p, k, map, v->name, v->dtype, same, EX_CONST, 0);
-    tile_insert_before(at, map);
+    TileValue *to = pass_same_before(p, k, at, v);
     to->home = v->home;
     return to;
 }

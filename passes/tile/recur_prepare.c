@@ -146,8 +146,7 @@ static TileValue *number(Cut *c, const Taken *t, const TileValue *v, TileOp *at)
                          recur_pos(r, r->D)};
     const Ex *e = ex_load(r->x, t->input, EX_F32, place, channels ? 4 : 3, false);
     if (!channels) e = recur_where(r, recur_exists(r, v->axis[0]), e);
-    TileOp *map = pass_map(r->p, c->k, NULL, pass_axes_of(v), at->span);
-    tile_insert_before(at, map);
+    TileOp *map = pass_map_before(r->p, at, pass_axes_of(v));
     return pass_out(r->p, c->k, map, v->name, DT_F32, e, EX_CONST, 0);
 }
 

@@ -60,6 +60,23 @@ TileOp *pass_map(TileProgram *p, TileKernel *k, TileBlock *b, AxisSet axes, Span
     return map;
 }
 
+TileOp *pass_op_before(TileProgram *p, TileOp *at, TileKind kind) {
+    TileOp *op = tile_op(p, NULL, NULL, kind, at->span);
+    tile_insert_before(at, op);
+    return op;
+}
+
+TileOp *pass_map_before(TileProgram *p, TileOp *at, AxisSet axes) {
+    TileOp *map = pass_op_before(p, at, TILE_MAP);
+    map->naxes = axis_list(axes, map->axes);
+    return map;
+}
+
+TileValue *pass_same_before(TileProgram *p, TileKernel *k, TileOp *at, TileValue *v) {
+    TileOp *map = pass_map_before(p, at, pass_axes_of(v));
+    return pass_out(p, k, map, v->name, v->dtype, pass_operand(p, map, v), EX_CONST, 0);
+}
+
 const Ex *pass_operand(TileProgram *p, TileOp *map, TileValue *v) {
     int i = 0;
     while (i < map->args.n && map->args.data[i] != v) i++;
@@ -183,9 +200,7 @@ void pass_to_shared(TileOp *op) {
 }
 
 TileValue *pass_put_shared(TileProgram *p, TileKernel *k, TileOp *at, TileValue *v) {
-    TileOp *map = pass_map(p, k, NULL, pass_axes_of(v), at->span);
-    tile_insert_before(at, map);
-    TileValue *to = pass_out(p, k, map, v->name, v->dtype, pass_operand(p, map, v), EX_CONST, 0);
+    TileValue *to = pass_same_before(p, k, at, v);
     to->home = HOME_SHARED;
     return to;
 }

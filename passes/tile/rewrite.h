@@ -16,6 +16,10 @@ AxisSet pass_expr_axes(const TileKernel *k, const TileOp *map, const Ex *e);
 enum { PASS_MAX_OPERANDS = 24 };
 
 // ---- building maps
+// An operation, a map, or a map that gives a value once more, before another operation.
+TileOp *pass_op_before(TileProgram *p, TileOp *at, TileKind kind);
+TileOp *pass_map_before(TileProgram *p, TileOp *at, AxisSet axes);
+TileValue *pass_same_before(TileProgram *p, TileKernel *k, TileOp *at, TileValue *v);
 TileOp *pass_map(TileProgram *p, TileKernel *k, TileBlock *b, AxisSet axes,
                  Span span); // b NULL: in no block yet
 // Operand `v` of a map, as an expression; added to its arguments when it is new.

@@ -55,10 +55,9 @@ static TileValue *teller(Arena *a, const TileKernel *k, const Weights *w) {
 
 // What is used behind the loop in place of `x`.
 static void keep(TileProgram *p, TileKernel *k, TileOp *loop, TileValue *x, TileValue *l) {
-    TileOp *map = pass_map(p, k, NULL, pass_axes_of(x), loop->span);
+    TileOp *map = pass_map_before(p, loop->next, pass_axes_of(x));
     const Ex *of = pass_operand(p, map, x), *nan = pass_operand(p, map, l);
     const Ex *body = ex_select(p->pool, ex_2(p->pool, EX_NE, nan, nan), nan, of);
-    tile_insert_before(loop->next, map);
     TileValue *kept = pass_out(p, k, map, x->name, x->dtype, body, EX_CONST, 0);
     kept->home = HOME_FRAGMENT;
     for (TileOp *op = map->next; op; op = op->next)
