@@ -103,23 +103,36 @@ class _Tiles:
         return sum(within)
 
 
+class _Kernel(NamedTuple):
+    """Whose tiles are wanted as they are, so that all launches have the same ones."""
+
+    target: str
+    elements: str
+    D: int
+    Dv: int
+
+
 @functools.lru_cache(maxsize=64)
-def _tiles(spec: str, Sq: int, Sk: int, q_offset: int) -> _Tiles:
-    return _mask_of(spec, Sq, Sk, q_offset, 1, 1, {}, (0, 0))
+def _tiles(spec: str, Sq: int, Sk: int, q_offset: int, B: int = 1, H: int = 1, kernel: Optional[_Kernel] = None) -> _Tiles:
+    return _mask_of(spec, Sq, Sk, q_offset, B, H, {}, (0, 0), kernel)
 
 
-def _mask_of(spec: str, Sq: int, Sk: int, q_offset: int, B: int, H: int, inputs: Dict[str, str], at: Tuple[int, int]) -> _Tiles:
+def _mask_of(spec: str, Sq: int, Sk: int, q_offset: int, B: int, H: int, inputs: Dict[str, str], at: Tuple[int, int],
+             kernel: Optional[_Kernel] = None) -> _Tiles:  # fmt: skip
     given = json.loads(spec)
-    source = _compiler.Source(given["text"], entry=given["entry"], defines=given["defines"], include=given["include"], name=given["name"])
-    options = [f"--shape=B={B},H={H},Sq={Sq},Sk={Sk}", f"--in=q_offset={q_offset}", f"--at={at[0]},{at[1]}"]
+    if kernel:
+        source = _torch._rows(spec, kernel.target, kernel.elements, D=kernel.D, Dv=kernel.Dv)[1]
+    else:
+        source = _compiler.Source(given["text"], entry=given["entry"], defines=given["defines"], include=given["include"], name=given["name"])
+    options = [*([f"--target={kernel.target}"] if kernel else []), f"--shape=B={B},H={H},Sq={Sq},Sk={Sk}", f"--in=q_offset={q_offset}", f"--at={at[0]},{at[1]}"]
     options += [f"--in={n}={x}" for n, x in inputs.items()]
-    out, _ = source.run(["mask"], "--format=json", "-o", "-", "--target=host", *options)
+    out, _ = source.run(["mask"], "--format=json", "-o", "-", *options)
     found = json.loads(out)
     return _Tiles(found["tile"][0], tuple(tuple((a, b) for a, b in row) for row in found["needed"]))
 
 
 def _tiles_with(spec: str, Sq: int, Sk: int, q_offset: int, B: int, H: int, arrays: Dict[str, torch.Tensor],
-                scalars: Dict[str, float]) -> _Tiles:  # fmt: skip
+                scalars: Dict[str, float], kernel: Optional[_Kernel] = None) -> _Tiles:  # fmt: skip
     """With the data that the mask reads, whole: the union over batch entries, and over heads where it reads h."""
     reads = _reads(spec)
     data = any(n in arrays for n in reads.of_mask)
@@ -134,7 +147,7 @@ def _tiles_with(spec: str, Sq: int, Sk: int, q_offset: int, B: int, H: int, arra
                 numpy.save(inputs[name], arrays[name].detach().cpu().numpy())
             else:
                 inputs[name] = repr(float(arrays[name] if name in arrays else scalars[name]))
-        found = [_mask_of(spec, Sq, Sk, q_offset, B, H, inputs, at) for at in places]
+        found = [_mask_of(spec, Sq, Sk, q_offset, B, H, inputs, at, kernel) for at in places]
     return _Tiles(found[0].rows, tuple(tuple(_merged([i for row in rows for i in row])) for rows in zip(*[t.keys for t in found])))
 
 

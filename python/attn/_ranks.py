@@ -14,7 +14,7 @@ import torch
 
 from . import _compiler, _torch
 from ._kernel import Kernel
-from ._needed import METHODS, _reads, _Reads, _seen, _Tiles, _tiles, _tiles_with, _variant, needed
+from ._needed import METHODS, _Kernel, _reads, _Reads, _seen, _Tiles, _tiles, _tiles_with, _variant, needed
 from ._spread import Interval, Spread, _common, _cuts, _length, _Line, _merged, _Message, _Move, _Moved, _packed, _places, _Travel, _unpack, numbered
 
 LEAST_BYTES = 64 << 20  # of keys and values that travel at a time: fewer launches, of which each ends with idle multiprocessors
@@ -817,19 +817,22 @@ def settle(spec: str, given: Dict[str, torch.Tensor], scalars: Dict[str, float],
         raise ValueError("kv_spread: is over other ranks than spread")
     _error(given, spread, kv_spread, whole, reads)
     q = given["q"]
+    kernel = None  # whose tiles each launch has, where calls are to have the same bits on any number of ranks
+    if _torch._wants_order(spec):
+        kernel = _Kernel(_torch._target(q.device), _torch._ELEMENTS[q.dtype], int(q.shape[3]), int(given["v"].shape[3]))
     sizes = {n: (*x.shape[:2], *x.shape[3:]) if n in ("q", "k", "v") else tuple(x.shape) if n in whole else x.dim() for n, x in given.items()}
     call = [("the variant", _variant(spec)), ("elements", q.dtype), ("device", _torch._target(q.device)), ("q_offset", None if kv_spread.grows else q_offset), ("method", method)]
     call += [("whole", sorted(whole)), ("gradients", [n for n, x in given.items() if wants and x.requires_grad]), ("spread", spread.told), ("kv_spread", kv_spread.told)]
-    call += [*sizes.items(), *scalars.items(), ("plan", plan is not None)]
+    call += [*sizes.items(), *scalars.items(), ("plan", plan is not None), ("deterministic", kernel is not None)]
     if agree:
         spread.board.agree(call, spread.always)
     offset = max(kv_spread.S - spread.S, 0) if q_offset is None else q_offset
     along = {n: e for n in given if n not in ("q", "k", "v") and n not in whole for e in ("Sq", "Sk") if e in reads.extents[n]}
     tiles, kept = None, {}
     if spread.ranks > 1 and method != "queries" and not spread.within.everywhere and not reads.head and not reads.batch and not reads.of_mask:
-        tiles = _tiles(spec, spread.S, kv_spread.S, offset)
+        tiles = _tiles(spec, spread.S, kv_spread.S, offset, *(q.shape[:2] if kernel else (1, 1)), kernel)
     elif spread.ranks > 1 and plan is not None:
-        tiles, kept = _planned(plan, spec, given, scalars, spread, kv_spread, offset, along)
+        tiles, kept = _planned(plan, spec, given, scalars, spread, kv_spread, offset, along, kernel)
     chosen = _choice(spec, method, wants, given, spread, kv_spread, reads, tiles)
     if spread.pieces == [[(0, spread.S)]] and kv_spread.pieces == [[(0, kv_spread.S)]]:  # one rank
         return _Settled(_Local(spec, scalars, q_offset, wants, None, None, False, None), spread, kv_spread, {}, False, {})
@@ -840,15 +843,15 @@ def settle(spec: str, given: Dict[str, torch.Tensor], scalars: Dict[str, float],
 
 
 def _planned(plan: Plan, spec: str, given: Dict[str, torch.Tensor], scalars: Dict[str, float], spread: Spread, kv_spread: Spread,
-             offset: int, along: Dict[str, str]) -> Tuple[_Tiles, Dict[str, torch.Tensor]]:  # fmt: skip
+             offset: int, along: Dict[str, str], kernel: Optional[_Kernel]) -> Tuple[_Tiles, Dict[str, torch.Tensor]]:  # fmt: skip
     """And the inputs that need not travel again: integers have no gradient."""
     reads = _reads(spec)
     (B, H), sps = given["q"].shape[:2], {"Sq": spread, "Sk": kv_spread}
-    key = (spec, spread.S, kv_spread.S, offset, B, H if reads.head else 0)
+    key = (spec, spread.S, kv_spread.S, offset, B, H if reads.head else 0, kernel)
     if key not in plan._kept:
         arrays = {n: x.detach() for n, x in given.items() if n in reads.of_mask}
         arrays = {n: sps[along[n]].unshard(x, reads.extents[n].index(along[n])) if n in along else x for n, x in arrays.items()}
-        tiles = _tiles_with(spec, spread.S, kv_spread.S, offset, B, H, arrays, scalars)
+        tiles = _tiles_with(spec, spread.S, kv_spread.S, offset, B, H, arrays, scalars, kernel)
         plan._kept[key] = tiles, {n: x for n, x in arrays.items() if n in along and not x.is_floating_point()}
     found: Tuple[_Tiles, Dict[str, torch.Tensor]] = plan._kept[key]
     return found

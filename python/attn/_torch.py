@@ -176,11 +176,17 @@ def _asks_order(spec: str) -> Optional[bool]:
     return asked
 
 
+def _wants_order(spec: str) -> bool:
+    """`deterministic`, or PyTorch's flag, asks for equal bits in every run."""
+    asked = _asks_order(spec)
+    return torch.are_deterministic_algorithms_enabled() if asked is None else asked
+
+
 @_constant
 def _in_order(spec: str) -> str:
-    """The specification of a call that wants gradients: where `deterministic`, or PyTorch's flag, asks for equal bits in every run, it says so."""
+    """The specification of a call that wants gradients: where equal bits in every run are asked for, it says so."""
     asked = _asks_order(spec)
-    if not (torch.are_deterministic_algorithms_enabled() if asked is None else asked):
+    if not _wants_order(spec):
         return spec
     given = json.loads(spec)
     variant, *listed = _declared(spec).split(" ")

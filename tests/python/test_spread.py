@@ -7,6 +7,7 @@ import contextlib
 import datetime
 import functools
 import importlib.util
+import itertools
 import multiprocessing
 import os
 import random
@@ -792,6 +793,26 @@ def process(rank, all_of_them, store, asked, told):
     dist.destroy_process_group()
 
 
+def work_of_bits(rank, ranks, group):
+    """deterministic=True: o and dq have the bits of one process where pieces begin with tiles, and dk and dv by heads."""
+    S = 768
+    q, k, v, do = drawn(7, (2, 4, S, 16), (2, 2, S, 16), (2, 2, S, 16), (2, 4, S, 16))
+    doc = (torch.arange(S) // 150).to(torch.int32)[None].expand(2, S).contiguous()
+    for name, inputs, methods in (("causal", {}, "keys heads"), ("softmax", {}, "keys heads"), ("sliding_window", {}, "keys heads"), ("alibi", {}, "keys"), ("document", {"doc": doc}, "keys")):
+        module = attn.Attention(library(name), defines={"WINDOW": 100} if name == "sliding_window" else None, deterministic=True)
+        of_one = leaves((q, k, v))
+        o = module(*of_one, **inputs)
+        wanted = [o, *torch.autograd.grad(o, of_one, do)]
+        for order, method in itertools.product(("contiguous", "zigzag"), methods.split()):
+            sp = attn.Spread(group, S, order)
+            own = leaves(sp.shard(x, 2) for x in (q, k, v))
+            plan = {"plan": attn.Plan()} if inputs else {}
+            o = module(*own, **{n: sp.shard(x) for n, x in inputs.items()}, spread=sp, method=method, **plan)
+            found = [sp.unshard(x.detach(), 2) for x in (o, *torch.autograd.grad(o, own, sp.shard(do, 2)))]
+            for what, x, y in list(zip(("o", "dq", "dk", "dv"), found, wanted))[: 4 if method == "heads" else 2]:
+                assert torch.equal(x, y.detach()), f"{name} {order} {method}: {what} has other bits: {(x - y).abs().max():.1e}"
+
+
 class Processes:
     """Up to `count` of them, started once."""
 
@@ -859,6 +880,10 @@ class Ranks(unittest.TestCase):
 
     def test_two_dimensions(self):
         self.processes.do(self, work_of_two_dimensions, 4)
+
+    def test_the_same_bits_on_any_number_of_ranks(self):
+        for ranks in 2, 3:
+            self.processes.do(self, work_of_bits, ranks)
 
     def test_one_rank(self):
         self.processes.do(self, work_of_one_rank, 1)
