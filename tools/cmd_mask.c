@@ -185,16 +185,6 @@ static Status show(Compile *c, const Options *o, const Binding *b, const MaskMap
     return file_write(o->output, t.s, t.n);
 }
 
-// Programs that read the map and name no target get tiles whose extents are powers of two, as many of their own places are; coarser ones where there are many.
-static void widen(TileKernel *k, const Binding *b, bool powers) {
-    enum { MOST = 1 << 18 };
-    TileAxis *q = &k->axes[mask_axis(k, SIZE_SQ)], *keys = &k->axes[mask_axis(k, SIZE_SK)];
-    for (int n = 1; powers && n < 2 * keys->extent; n *= 2)
-        if (n >= keys->extent) keys->extent = n;
-    while ((int64_t)(b->size[SIZE_SQ] / q->extent) * (b->size[SIZE_SK] / keys->extent) > MOST)
-        q->extent *= 2, keys->extent *= 2;
-}
-
 static Status picture(Compile *c, const Options *o) {
     Arena *a = c->arena;
     MaskMap m;
@@ -211,7 +201,7 @@ static Status picture(Compile *c, const Options *o) {
         s = cmd_fail(STATUS_USAGE, "--at=%d,%d: there are B = %d batch entries and H = %d heads",
                      o->batch, o->head, b.size[SIZE_B], b.size[SIZE_HQ]);
     else if (k && o->format == FORMAT_JSON)
-        widen(k, &b, !o->has_target);
+        mask_widen(k, &b, !o->has_target);
     if (s == STATUS_DONE && (why = mask_map(&m, a, p, &b, o->batch, o->head)))
         s = cmd_fail(STATUS_INPUT, "%s", why);
     if (s == STATUS_DONE) s = show(c, o, &b, &m);

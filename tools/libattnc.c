@@ -2,6 +2,7 @@
 #include "libattnc.h"
 #include "compile.h"
 #include "jit.h"
+#include "needed.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,4 +119,44 @@ struct attn_artifact *attnc_jit_artifact(const attnc_jit *j) {
 void attnc_jit_close(attnc_jit *j) {
     if (j) jit_close(&j->jit);
     free(j);
+}
+
+struct attnc_mask {
+    Arena *arena;
+    MaskMap map;
+};
+
+attnc_mask *attnc_mask_open(const char *source, size_t n, const char *name,
+                            const struct attnc_options *options, const struct attn_call *call,
+                            int batch, int head, char **diagnostics) {
+    Arena *a = arena_new();
+    Compile c;
+    attnc_mask *m = calloc(1, sizeof *m);
+    int status = open_source(&c, a, source, n, name, options);
+    bool powers = !options || !options->target, good = m && status == 0 && compile_tiles(&c);
+    const char *why = good ? needed_map(&m->map, a, &c, call, batch, head, powers) : NULL;
+    if (why) diag_error(&c.diags, (Span){0}, "%s", why);
+    good = good && !why;
+    *diagnostics = diagnostics_of(&c);
+    compile_close(&c);
+    if (good) {
+        m->arena = a;
+        return m;
+    }
+    arena_free(a);
+    free(m);
+    return NULL;
+}
+
+int attnc_needed(const attnc_mask *m, int first, int end, int (*keys)[2], int room) {
+    return needed_keys(&m->map, first, end, keys, room);
+}
+
+long long attnc_visited(const attnc_mask *m, int first, int end) {
+    return needed_pairs(&m->map, first, end);
+}
+
+void attnc_mask_close(attnc_mask *m) {
+    if (m) arena_free(m->arena);
+    free(m);
 }

@@ -77,6 +77,32 @@ ATTNC_API attnc_jit *attnc_jit_open(struct attn_context *context, const char *so
 ATTNC_API struct attn_artifact *attnc_jit_artifact(const attnc_jit *jit);
 ATTNC_API void attnc_jit_close(attnc_jit *jit); /* NULL is allowed */
 
+/* Which keys the tiles of a variant's mask visit: only those must be where its queries are, when a
+ * sequence is spread over GPUs (docs/several-gpus.md). For one batch entry and head.
+ *
+ *     attn_size sizes[] = {{"Sq", 65536}, {"Sk", 65536}};
+ *     attn_call call = {.sizes = sizes, .nsizes = 2};
+ *     attnc_mask *m = attnc_mask_open(source, strlen(source), "gemma.attn", NULL, &call, 0, 0, &text);
+ *     int keys[8][2], n = attnc_needed(m, 32768, 65536, keys, 8);
+ */
+typedef struct attnc_mask attnc_mask;
+struct attn_call; /* attn.h */
+
+/* call: the sizes Sq and Sk, others that the mask reads (B and H are 1, Hkv is H, q_offset max(Sk - Sq, 0) where they
+ * are left out), and the scalars and arrays that it reads, whole, row by row in the CPU's memory, which is not
+ * looked at again. Tiles are those of options->target; where that is NULL the host's, with a power
+ * of two of keys; larger where there are more than 2^18. NULL after an error, told in *diagnostics. */
+ATTNC_API attnc_mask *attnc_mask_open(const char *source, size_t n, const char *name,
+                                      const struct attnc_options *options,
+                                      const struct attn_call *call, int batch, int head,
+                                      char **diagnostics);
+/* The keys that queries [first, end) may see: intervals, a first key and the one behind the last, in
+ * ascending order. Returns how many there are; writes at most `room` of them. */
+ATTNC_API int attnc_needed(const attnc_mask *m, int first, int end, int (*keys)[2], int room);
+/* Pairs of these queries and the keys of the tiles that they visit: what a balance counts. */
+ATTNC_API long long attnc_visited(const attnc_mask *m, int first, int end);
+ATTNC_API void attnc_mask_close(attnc_mask *m); /* NULL is allowed */
+
 #ifdef __cplusplus
 }
 #endif

@@ -86,6 +86,15 @@ TileKernel *mask_kernel(const TileProgram *p, const int32_t *given, Arena *a) {
     return NULL;
 }
 
+void mask_widen(TileKernel *k, const Binding *b, bool powers) {
+    enum { MOST = 1 << 18 };
+    TileAxis *q = &k->axes[mask_axis(k, SIZE_SQ)], *keys = &k->axes[mask_axis(k, SIZE_SK)];
+    for (int n = 1; powers && n < 2 * keys->extent; n *= 2)
+        if (n >= keys->extent) keys->extent = n;
+    while ((int64_t)(b->size[SIZE_SQ] / q->extent) * (b->size[SIZE_SK] / keys->extent) > MOST)
+        q->extent *= 2, keys->extent *= 2;
+}
+
 // ---- what the mask reads of inputs
 
 typedef struct Bounds { // of a part

@@ -32,6 +32,8 @@ const char *mask_map_of(MaskMap *m, Arena *a, TileProgram *p, TileKernel *k, con
 // The kernel that goes through the keys in a launch of these sizes, whose tiles mask_map shows; NULL:
 // none does.
 TileKernel *mask_kernel(const TileProgram *p, const int32_t *size, Arena *a);
+// Tiles for what reads the map: powers: their extents are powers of two of keys, as places of its own often are; coarser ones where there are many.
+void mask_widen(TileKernel *k, const Binding *b, bool powers);
 int mask_axis(const TileKernel *k, int size); // the kernel's axis over a size; -1: none
 // By argument: whether the mask reads it.
 const bool *mask_reads(Arena *a, const TileProgram *p, const Signature *sig);

@@ -468,6 +468,10 @@ says err 'is json, or left out'
 gives 0 mask "$top/stdlib/causal.attn" --shape=Sq=300 --target=sm_80 -o needed.json --format=json
 holds 'grep -q "^{\"queries\": 300, \"keys\": 300, \"tile\": \[128, " needed.json'
 holds '[ "$(grep -c "^\[\[0, " needed.json)" -eq 3 ]'
+gives 0 mask "$top/stdlib/softmax.attn" --shape=Sq=300 -o needed.json --format=json # a power of two of keys
+holds 'grep -q "\"tile\": \[[0-9]*, 64\]" needed.json'
+gives 0 mask "$top/stdlib/softmax.attn" --shape=Sq=300 --target=host -o needed.json --format=json
+holds 'grep -q "\"tile\": \[[0-9]*, 48\]" needed.json'
 gives 0 mask "$top/stdlib/sliding_window.attn" --target=sm_90a --shape=Sq=2000000,Sk=2000000 -o needed.json --format=json
 holds 'grep -q "\"tile\": \[4096, 4096\]" needed.json'
 for verb in check explain bench 'mask -o a.svg'; do

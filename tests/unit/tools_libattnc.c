@@ -69,6 +69,77 @@ TEST(mistakes) {
             2, "E");
 }
 
+static attnc_mask *opened(const char *text, const attn_call *call, const char *target, int batch,
+                          const char *says) {
+    char *diagnostics;
+    struct attnc_options o = {.target = target};
+    attnc_mask *m =
+        attnc_mask_open(text, strlen(text), "mask.attn", &o, call, batch, 0, &diagnostics);
+    ck_assert_msg(says ? !m && strstr(diagnostics, says) : m && !*diagnostics, "%s", diagnostics);
+    attnc_free(diagnostics);
+    return m;
+}
+
+static const char window[] =
+    "import std.normalization; attention window { dim D = 16; input reach: i32; score(q, k) = "
+    "dot(q, k);"
+    "mask(b, h, i, j) = j <= i && i - j < reach; normalize(s) = softmax(s); }";
+
+// A rank has some queries of a window, and needs the keys of its tiles: never less than the window shows, and not much more.
+TEST(needed_keys) {
+    attn_size sizes[] = {{"Sq", 1000}, {"Sk", 1000}};
+    attn_scalar reach = {"reach", 100};
+    attn_call call = {.sizes = sizes, .nsizes = 2, .scalars = &reach, .nscalars = 1};
+    const char *const targets[] = {NULL, "sm_90a"};
+    for (int i = 0; i < 2; i++) {
+        attnc_mask *m = opened(window, &call, targets[i], 0, NULL);
+        int keys[2][2];
+        ck_assert_int_eq(attnc_needed(m, 600, 800, keys, 2), 1);
+        ck_assert(keys[0][0] <= 501 && keys[0][0] > 501 - 2 * 192 && keys[0][1] >= 800 &&
+                  keys[0][1] <= 1000);
+        ck_assert_int_eq(attnc_needed(m, 900, 5000, keys, 0), 1); // behind the last: up to there
+        ck_assert_int_eq(attnc_needed(m, 700, 700, keys, 2), 0);
+        long long parts = 0, all = attnc_visited(m, 0, 1000);
+        for (int at = 0; at < 1000; at += 250) parts += attnc_visited(m, at, at + 250);
+        ck_assert_int_eq(parts, all);
+        ck_assert(all >= 1000 * 100 - 100 * 99 / 2 && all < 1000 * 1000 / 2);
+        attnc_mask_close(m);
+    }
+}
+
+TEST(needed_keys_by_inputs) {
+    static const char documents[] =
+        "import std.normalization; attention documents { dim D = 16; input doc: i32[B, Sk]; "
+        "score(q, k) = dot(q, k);"
+        "mask(b, h, i, j) = doc[b, i] == doc[b, j]; normalize(s) = softmax(s); }";
+    static int32_t doc[2][512];
+    for (int i = 0; i < 512; i++)
+        doc[0][i] = i / 128 % 2, doc[1][i] = 7; // two documents, in two pieces each
+    attn_size sizes[] = {{"Sq", 512}};
+    int64_t shape[] = {2, 512};
+    attn_tensor t = {"doc", doc, ATTN_I32, 2, shape, NULL, {ATTN_CPU, 0}};
+    attn_call call = {.sizes = sizes, .nsizes = 1, .tensors = &t, .ntensors = 1};
+    int keys[4][2];
+    attnc_mask *m = opened(documents, &call, NULL, 0, NULL);
+    ck_assert_int_eq(attnc_needed(m, 0, 128, keys, 4), 2);
+    ck_assert(keys[0][0] == 0 && keys[0][1] == 128 && keys[1][0] == 256 && keys[1][1] == 384);
+    attnc_mask_close(m);
+    m = opened(documents, &call, NULL, 1, NULL);
+    ck_assert_int_eq(attnc_needed(m, 0, 128, keys, 4), 1);
+    ck_assert(keys[0][0] == 0 && keys[0][1] == 512);
+    attnc_mask_close(m);
+    opened(documents, &call, NULL, 2, "there are B = 2 batch entries");
+    t.dtype = ATTN_F32;
+    opened(documents, &call, NULL, 0, "doc: expected elements of type i32");
+    t.dtype = ATTN_I32, shape[1] = 500, sizes[0] = (attn_size){"Sk", 512};
+    opened(documents, &call, NULL, 0, "Sk is 512 and 500");
+    call.ntensors = 0;
+    opened(documents, &call, NULL, 0, "the mask reads doc");
+    opened(window, &(attn_call){0}, NULL, 0, "the mask reads reach");
+    opened("recurrence sums { dim D = 1, Dv = 2; }", &(attn_call){0}, NULL, 0, "is a recurrence");
+    opened("attention x {", &(attn_call){0}, NULL, 0, "mask.attn:1:");
+}
+
 TEST(runs) {
     float q[2 * 4], k[3 * 4] = {0}, v[3 * 4], o[2 * 4], lse[2];
     int64_t q_shape[] = {1, 1, 2, 4}, k_shape[] = {1, 1, 3, 4}, row[] = {1, 1, 2};
