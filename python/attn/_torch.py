@@ -71,18 +71,28 @@ def _store(path: str, content: bytes) -> None:
 
 @contextlib.contextmanager
 def _alone(path: str) -> Iterator[None]:
-    """Of processes that want this file one makes it, while the others wait. Where files cannot be locked, each makes it."""
-    lock = None
+    """Of processes that want this file one makes it, while the others wait. What the compiler says against it, the lock tells them. Where files cannot be locked, each makes it."""
+    lock, said = None, ""
     try:
         import fcntl
 
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        lock = open(path + ".lock", "w")  # noqa: SIM115
+        lock = open(path + ".lock", "a+", encoding="utf-8")  # noqa: SIM115
         fcntl.flock(lock, fcntl.LOCK_EX)
     except (ImportError, OSError):
         pass
     try:
+        if lock:
+            lock.seek(0)
+            said = lock.read()
+        if said:
+            raise _compiler.CompileError(said)
         yield
+    except _compiler.CompileError as e:
+        if lock and not said:
+            lock.write(str(e))
+            lock.flush()
+        raise
     finally:
         if lock:
             with contextlib.suppress(OSError):

@@ -4,6 +4,7 @@
 """
 
 import copy
+import contextlib
 import fcntl
 import os
 import pickle
@@ -78,6 +79,16 @@ torch.manual_seed(1)
 q, k, v = torch.randn(3, 2, 4, 7, 16)
 print(attn.Attention(sys.argv[2])(q, k, v).sum().item())
 """
+
+
+def opened(pid):
+    """The files that a process has open."""
+    found = []
+    with contextlib.suppress(OSError):
+        for n in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                found.append(os.readlink(f"/proc/{pid}/fd/{n}"))
+    return found
 
 
 class Case(unittest.TestCase):
@@ -719,6 +730,25 @@ class Cache(Case):
             self.assertEqual([n.endswith(".artifact") for n in os.listdir(folder)], [True])
             with open(command + ".made", encoding="utf-8") as made:
                 self.assertEqual(len(made.readlines()), 1)  # one of them compiled
+
+    def test_processes_of_a_kernel_that_does_not_compile(self):
+        """One of them compiles, and all say what it was told."""
+        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as beside:
+            command = os.path.join(beside, "attnc")
+            with open(command, "w", encoding="utf-8") as script:
+                refuse = f"echo once >>{command}.asked; while [ ! -e {command}.all ]; do sleep 0.1; done; echo no such kernel >&2; exit 1"
+                script.write(f"""#!/bin/sh\ncase "$*" in *artifact*) {refuse};; esac\nexec "{os.path.realpath(os.environ["ATTNC"])}" "$@"\n""")
+            os.chmod(command, 0o755)
+            argv, given = [sys.executable, "-c", ONE_OF_MANY, os.path.join(ROOT, "python"), CAUSAL], {**os.environ, "ATTN_CACHE": folder, "ATTNC": command}
+            running = [subprocess.Popen(argv, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+            while not all(p.poll() is not None or any(x.endswith(".lock") for x in opened(p.pid)) for p in running):
+                time.sleep(0.1)
+            open(command + ".all", "w").close()
+            for p in running:
+                self.assertIn("CompileError: no such kernel", p.communicate()[1])
+            with open(command + ".asked", encoding="utf-8") as asked:
+                self.assertEqual(len(asked.readlines()), 1)
+            self.assertEqual(os.listdir(folder), [])
 
     def test_forked(self):  # while a kernel is made: what was forked then keeps nobody waiting
         with tempfile.TemporaryDirectory() as folder:
