@@ -5,7 +5,7 @@
 Sections: check, packed, recur, rates, decode, paged, compile, timeline, peers, ring, flex, gather; NAMEs are the variants of one. --once: each is timed once. --small: so are
 short sequences, without a GPU over gloo, to see that this script runs. --compile: only fills the cache for H100, without a GPU. Prints a line for each case, then `N passed, N failed`. A rate is that of all ranks; "of one" is the share of a GPU's own rate that
 each reaches, where one GPU does the whole sequence alone (medians of a few calls one after the other, as layers are). "chunks" is the method keys with no room for the
-whole length. Beside them PyTorch's own context parallelism, where it has what the case needs."""
+whole length, "narrow" is keys whose gradients travel in bf16. Beside them PyTorch's own context parallelism, where it has what the case needs."""
 
 import concurrent.futures
 import datetime
@@ -54,7 +54,7 @@ def elements(device):
 def how(order, method, S, module=None, inputs=None):
     """What a call takes to go over ranks."""
     sp = module.balance(S, **inputs) if order == "balanced" else attn.Spread(None, S, order)
-    sp.buffer = 0 if method == "chunks" else None
+    sp.buffer, sp.reduce_dtype = 0 if method == "chunks" else None, torch.bfloat16 if method == "narrow" else None
     return {"spread": sp, "method": "heads" if method == "heads" else "keys", **({"plan": attn.Plan()} if "doc" in (inputs or {}) else {})}
 
 
@@ -603,7 +603,7 @@ def documents(device, S, of=4096):
 
 
 CASES = "causal", "softmax", "sliding_window", "alibi", "softcap", "attention_sink", "document"
-METHODS = {"causal": ("keys", "heads", "chunks"), "alibi": ("keys", "chunks"), "document": ("keys", "heads", "chunks")}  # alibi reads h
+METHODS = {"causal": ("keys", "heads", "chunks", "narrow"), "alibi": ("keys", "chunks"), "document": ("keys", "heads", "chunks")}  # alibi reads h
 RATES = {
     "causal": (65536, (("zigzag", "keys heads"),)),
     "softmax": (32768, (("contiguous", "keys"),)),
@@ -618,7 +618,7 @@ def compile_all(sections, target):
     wanted = []
     for section, names in sections:
         for name in names or CASES if section == "check" else ():
-            of_methods = {"keys": "piece,bwd", "heads": "fwd,bwd", "chunks": "part,bwd"}
+            of_methods = {"keys": "piece,bwd", "heads": "fwd,bwd", "chunks": "part,bwd", "narrow": "piece,bwd"}
             wanted += [(name, defines(name), 64, e, of_methods[m]) for m in METHODS.get(name, ("keys", "heads")) for e in ("f32", "bf16")]
         for name in names or RATES if section in ("rates", "timeline") else ():
             wanted += [(name, long_defines(name), 128, "bf16", p) for p in ("fwd,bwd", "piece,bwd")]
@@ -646,7 +646,7 @@ def checks(device, names):
         orders = "contiguous", "zigzag", *(["balanced"] if name == "document" else [])
         for method in METHODS.get(name, ("keys", "heads")):
             for order in orders if method == "keys" else orders[-1:]:
-                for dtype, bound in types:
+                for dtype, bound in types[method == "narrow" :]:
                     yield compare(device, name, given.get(name, {}), S, 64, order, method, dtype, bound)
 
 
