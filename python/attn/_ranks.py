@@ -700,11 +700,10 @@ def _error(given: Dict[str, torch.Tensor], spread: Spread, kv_spread: Spread, wh
     for name, x in arrays.items():
         for extent, sp in (("Sq", spread), ("Sk", kv_spread)):
             at = reads.extents[name].index(extent) if extent in reads.extents[name] else x.dim()
-            expected = sp.S if name in whole else sp.rows
+            lies_whole = name in whole or (extent == "Sk" and "Sq" in reads.extents[name])
+            expected = sp.S if lies_whole else sp.rows
             if at < x.dim() and x.shape[at] != expected:
                 raise ValueError(f"{name}: dimension {at} is {x.shape[at]}, expected {expected}")
-        if "Sq" in reads.extents[name] and "Sk" in reads.extents[name] and name not in whole:
-            raise ValueError(f"{name}: has the extents Sq and Sk: give all of it, with whole=[{name!r}]")
 
 
 def _foreign(wanted: Sequence[Sequence[Interval]], line: _Line) -> int:
@@ -827,7 +826,7 @@ def settle(spec: str, given: Dict[str, torch.Tensor], scalars: Dict[str, float],
     if agree:
         spread.board.agree(call, spread.always)
     offset = max(kv_spread.S - spread.S, 0) if q_offset is None else q_offset
-    along = {n: e for n in given if n not in ("q", "k", "v") and n not in whole for e in ("Sq", "Sk") if e in reads.extents[n]}
+    along = {n: e for n in given if n not in ("q", "k", "v") and n not in whole for e in ("Sk", "Sq") if e in reads.extents[n]}  # of both: by rows
     tiles, kept = None, {}
     if spread.ranks > 1 and method != "queries" and not spread.within.everywhere and not reads.head and not reads.batch and not reads.of_mask:
         tiles = _tiles(spec, spread.S, kv_spread.S, offset, *(q.shape[:2] if kernel else (1, 1)), kernel)

@@ -215,22 +215,28 @@ class Recurrence(torch.nn.Module):
     element type and target come from the tensors; lengths cause no new compile. Inputs are those of the source, in their order or by name.
 
     DTensors bring their mesh and placements. spread (an attn.Spread, contiguous or zigzag): q, k, v and inputs with an extent S are this rank's rows of a sequence over ranks; state0 and the
-    state are whole, the same on all ranks.
+    state are whole, the same on all ranks. mesh: where a call has no spread=, each of its ranks has equally many rows, one after the other.
 
     q, k, v, state0 and inputs that the source marks `grad` have gradients (first derivatives), where the target has the backward's kernels: a
     call that wants them where it has not raises. Their last bits may differ from run to run: a call that wants them raises with deterministic=True, and
     where that is None (the default) and torch.use_deterministic_algorithms asks for more, or only warns where that flag is so set."""
 
     def __init__(self, source: "Union[str, os.PathLike[str]]", *, entry: Optional[str] = None, defines: Optional[Dict[str, Any]] = None,
-                 include: Sequence[str] = (), emit: Union[str, Sequence[str]] = (), opt: int = 3, deterministic: Optional[bool] = None) -> None:  # fmt: skip
+                 include: Sequence[str] = (), emit: Union[str, Sequence[str]] = (), opt: int = 3, mesh: Any = None,
+                 deterministic: Optional[bool] = None) -> None:  # fmt: skip
         super().__init__()
         self.spec = _torch._specify(source, entry, defines, include, emit, opt, deterministic, "recurrence")
         _torch._read_declared(self.spec)
+        self.mesh = mesh
+        self._spreads: "Dict[int, Spread]" = {}
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *inputs: Any, state0: Optional[torch.Tensor] = None,
                 spread: "Optional[Spread]" = None, **named: Any) -> Outputs:  # fmt: skip
+        if spread is None and self.mesh is not None and not hasattr(q, "placements"):
+            spread = self._contiguous(q.shape[2])
         return _recur(self.spec, q, k, v, inputs, state0, named, spread)
 
+    _contiguous = _torch.Attention._contiguous
     extra_repr = _torch.Attention.extra_repr
 
 

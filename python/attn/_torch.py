@@ -765,7 +765,7 @@ class Attention(torch.nn.Module):
     run, at the cost of two more products of five; None: as torch.use_deterministic_algorithms says at the call. Where inputs have gradients, a
     call that asks for this raises, or only warns where that flag is so set.
 
-    spread (an attn.Spread): q, k, v are this rank's rows of a sequence over ranks, and so are arrays with an extent Sk or Sq, unless `whole`
+    spread (an attn.Spread): q, k, v are this rank's rows of a sequence over ranks, and so are arrays with an extent Sk or Sq (with both: rows of all keys), unless `whole`
     names them. Gradients of q, k, v and of such arrays are complete; of an array that every rank has a rank gets its share. kv_spread: where
     keys lie otherwise than queries. method: "keys" come to the queries, or "heads" are exchanged for positions; None: what takes less time.
     plan (an attn.Plan): which keys travel where the mask reads inputs. mesh: where a call has no spread=, each of its ranks has equally many

@@ -97,7 +97,13 @@ def cases(S):
         "twice": (TWICE, {}, (), (), ("keys",)),
         "learned": (LEARNED, {"slope": slope.abs() * 0.1, "bias": bias, "cap": torch.tensor(15.0)}, ("bias",), ("top",), ("keys",)),
         "rows": (ROWS, {"row": row, "table": table, "cap": 15.0}, ("row",), (), both),
+        "rows of a table": (ROWS, {"row": row, "table": table, "cap": 15.0}, ("row", "table"), (), both),
     }
+
+
+def cut(name, x):
+    """Along which dimension an input is spread."""
+    return 0 if name == "table" else x.dim() - 1
 
 
 def close(x, wanted, what):
@@ -142,7 +148,7 @@ def compare(group, name, S, order="contiguous", lengths=None, H=4, Hkv=2, sp=Non
     sp = sp or attn.Spread(group, S, order, lengths)
     assert sp.positions.numel() == sp.rows
     own = leaves([sp.shard(x, 2) for x in whole])
-    gi = {n: leaves([sp.shard(x, x.dim() - 1) if n in along else x])[0] for n, x in inputs.items()}
+    gi = {n: leaves([sp.shard(x, cut(n, x)) if n in along else x])[0] for n, x in inputs.items()}
     listed = [n for n, x in inputs.items() if n not in along and isinstance(x, torch.Tensor) and x.shape[-1:] == (S,)]
     found = run(attn.Attention(source, emit=emits), own, gi, emits, lambda x: sp.shard(weights[x.dim()], 2), spread=sp, whole=listed, **call)
     name = f"{name} S {S} {sp.order} {lengths} {call} heads {H}/{Hkv}"
@@ -154,7 +160,7 @@ def compare(group, name, S, order="contiguous", lengths=None, H=4, Hkv=2, sp=Non
         if isinstance(x, torch.Tensor) and x.grad is not None:
             share = gi[n].grad if gi[n].grad is not None else torch.zeros_like(gi[n])
             if n in along:
-                share = sp.unshard(share, x.dim() - 1)
+                share = sp.unshard(share, cut(n, x))
             else:
                 dist.all_reduce(share, group=total or group)
             close(share, x.grad, f"{name}: d{n}")
@@ -314,7 +320,7 @@ def decode(ranks, group):
     spreads = attn.Spread(group, S, "striped:16"), attn.Spread(group, S, lengths=lengths), attn.Spread(group, S, "zigzag")
     of_rows = attn.Spread(group, rows, "replicated"), attn.Spread(group, rows, "replicated"), attn.Spread(group, rows, "zigzag")
     for i, (name, case) in enumerate(cases(S).items()):
-        if name in ("rows", "twice") or i % 3 != ranks % 3:
+        if name in ("rows", "rows of a table", "twice") or i % 3 != ranks % 3:
             continue
         source, inputs, along, emits, _ = case
         if name == "learned":  # the gradient of a maximum needs all keys of a row
@@ -556,6 +562,12 @@ def compare_recurrences(ranks, group, S, cases=slice(None)):
             if n == "state0":
                 dist.all_reduce(share, group=group)
             close(share if n == "state0" else sp.unshard(share, 2), whole[n].grad, f"{name} {sp}: d{n}")
+    even = S // ranks * ranks
+    given = [x[:, :, :even] for x in (q, k, v, decays)]
+    of_mesh = attn.Recurrence(library("gla"), mesh=group, defines={"D": D, "Dv": D})
+    of_one = attn.Recurrence(library("gla"), defines={"D": D, "Dv": D})(*given)
+    sp = attn.Spread(group, even)
+    close(of_mesh(*[sp.shard(x, 2) for x in given]), sp.shard(of_one, 2), "by a mesh: o")
     sp = attn.Spread(group, S)
     own = [sp.shard(x, 2) for x in (q, k, v, log_decay)]
     raises(ValueError, "the order striped", lambda: module(*own[:3], spread=attn.Spread(group, S, "striped")))
