@@ -41,3 +41,26 @@ static bool is_row(void *ctx, const Ex *e) {
 bool tile_reads_rows(const TileProgram *p, const TileKernel *k, const TileOp *map, int axis) {
     return tile_map_any(map, is_row, &(Along){p, k, map, axis});
 }
+
+bool tile_hands_around(const TileKernel *k, const TileOp *map) {
+    enum { LANES = 32 };
+    if (map->naxes != 1 || map->args.n || !tile_role_of(map)) return false;
+    int axis = map->axes[0], layout = tile_common_layout(k, map, map->axes, 1), least = 0;
+    if (layout < 0) return false;
+    for (int i = 0; i < map->outs.n; i++) {
+        const TileValue *v = map->results.data[i];
+        bool word = v->dtype == DT_F32 || v->dtype == DT_I32;
+        if (!word || v->home != HOME_FRAGMENT || v->rank != 1 ||
+            map->outs.data[i].reduce != EX_CONST)
+            return false;
+    }
+    const Layout own = layout_restrict(&k->layouts.data[layout].is, map->axes, 1);
+    for (int i = 0; i < own.n; i++) {
+        const LayoutDigit *d = &own.digit[i];
+        if (d->axis != axis) continue;
+        if (d->place == LAYOUT_LANE) least += d->step * (d->count - 1);
+        if (d->place > LAYOUT_LANE) return false;
+    }
+    return least < LANES && k->axes[axis].extent % LANES == 0 &&
+           k->axes[axis].extent / LANES < layout_count(&own, LAYOUT_REG);
+}

@@ -67,6 +67,7 @@ static bool may_be(const Verify *V, TileMark m) {
     case TILE_ZEROS: return tile_last_zero(V->op) != NULL;
     case TILE_LATE: return is_late(V->op);
     case TILE_HALVES: return is_halves(V->op);
+    case TILE_LANES: return tile_hands_around(V->k, V->op);
     case TILE_LAZY: return is_lazy(V->op);
     case TILE_WITHIN:
     case TILE_EARLY:

@@ -44,6 +44,44 @@ static bool is_kept(CgElem *elem, const Ex *e) {
     return tile_asked_zero(m->space.op, e);
 }
 
+// ---- numbers that lanes look up for each other
+
+typedef struct Lookup {
+    int axis;
+    Val at; // i32: the lane's own
+} Lookup;
+
+static Val looked_up_at(Cg *cg, CgElem *elem, int axis) {
+    const Lookup *l = elem->ctx;
+    (void)cg;
+    assert(axis == l->axis && "no other axis");
+    return l->at;
+}
+
+// As many at a time as a warp has lanes; then each lane has those of its layout from the others.
+static void look_up(Cg *cg, const TileOp *op) {
+    CgWalk m = cg_walk_begin(cg, op, CG_ROW_BY_ROW);
+    int axis = op->axes[0], times = cg->k->axes[axis].extent / NV_WARP;
+    Val lane = nv_state(cg)->gpu.lane, own = cg_thread_part(cg, m.space.layout, axis);
+    Val first = cg_add(cg, cg_tile_begin(cg, axis), lane), *found[NV_WARP];
+    assert(times <= (int)(sizeof found / sizeof *found));
+    for (int t = 0; t < times; t++) {
+        Lookup l = {axis, cg_plus(cg, first, NV_WARP * t)};
+        CgElem elem = {.lanes = 1, .pos = looked_up_at, .lane_axis = -1, .copies = 1, .ctx = &l};
+        cg_elem_begin(cg, &elem);
+        found[t] = ARENA_ARRAY(cg->arena, Val, op->outs.n);
+        for (int i = 0; i < op->outs.n; i++)
+            found[t][i] = cg_expr(cg, op->outs.data[i].body, &elem);
+    }
+    for (int i = 0; i < m.space.n; i++) {
+        cg_walk_at(&m, i);
+        int part = m.space.part[axis];
+        Val from = cg_plus(cg, own, part % NV_WARP);
+        for (int r = 0; r < op->outs.n; r++)
+            *cg_walk_register(cg, &m, r) = nv_shuffle_from(cg, found[part / NV_WARP][r], from);
+    }
+}
+
 // In roles row by row (marked: column by column); else rows share what is read of a column.
 static void make_fragments(Cg *cg, const TileOp *op, bool no_zeros) {
     bool roles = nv_state(cg)->roles, rows = roles && !tile_is_marked(op, TILE_DIAGONALS);
@@ -194,6 +232,8 @@ void nv_map(Cg *cg, const TileOp *op) {
         cg_cooperative_map(cg, op);
     else if (op->results.n && op->results.data[0]->home == HOME_STRIP)
         nv_strip_map(cg, op);
+    else if (tile_is_marked(op, TILE_LANES))
+        look_up(cg, op);
     else
         fragment_map(cg, op);
 }

@@ -131,6 +131,17 @@ static bool is_held(const TileKernel *k, const TileOp *fill) {
            loop->kind == TILE_LOOP && !ex_reads(loop->index) && takers(k, pipe) > 1;
 }
 
+static bool is_lookup(void *ctx, const Ex *e) {
+    (void)ctx;
+    return e->op == EX_LOAD;
+}
+
+// What masks ask of a query, in a nest: each thread has many, the same as others of its warp.
+static bool asks_around(const TileKernel *k, const TileOp *map) {
+    return k->purpose == PURPOSE_GRADIENTS && tile_hands_around(k, map) &&
+           tile_map_any(map, is_lookup, NULL) && !map->waits;
+}
+
 // Elements of a chunk that are made in registers.
 static bool asks_zeros(const TileKernel *k, const TileOp *map) {
     bool registers = false;
@@ -148,6 +159,8 @@ void pass_mark(TileProgram *p) {
         for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
             if (op->kind == TILE_MAP && asks_zeros(k, op))
                 op->marks |= 1u << TILE_ZEROS;
+            else if (op->kind == TILE_MAP && asks_around(k, op))
+                op->marks |= 1u << TILE_LANES;
             else if (op->kind == TILE_MAP && op->results.n && is_of_fragments(op))
                 op->marks |= marks_of(p, k, op);
             else if (op->kind == TILE_FILL && is_held(k, op))

@@ -2,6 +2,7 @@
 // (Hopper), a matrix instruction's rows, wide axes, weights whose NaN may be lost (AMD), ways to make
 // a map (NVIDIA).
 #include "pass_util.h"
+#include "passes/derive/backward.h"
 
 static const char *schedule_phase(Arena *a, const char *variant, TargetId id, TilePhase phase) {
     Diags diags = diag_list(a);
@@ -216,4 +217,27 @@ ARENA_TEST(ways) {
     ck_assert(!holds(a, dense, "} pairs ahead", "} ahead"));                           // of what?
     ck_assert(strstr(schedule(a, "relative_bias", TARGET_SM80), "diagonals") == NULL); // no roles
     ck_assert(strstr(schedule(a, "sigmoid", TARGET_HOST), "halves") == NULL);
+}
+
+static const char *schedule_backward(Arena *a, const char *variant, int D) {
+    Diags diags = diag_list(a);
+    Text t = text_new(a);
+    PassOptions o = {.target = *target_get(TARGET_SM90A), .dtype = DT_BF16, .phase = PHASE_BWD};
+    const Stream *s = pu_stream(a, arena_printf(a, "stdlib/%s.attn", variant), NULL, D, NULL);
+    TileProgram *p = pass_backward_program(a, pass_backward(a, s->written, &diags), &o, &diags);
+    ck_assert_ptr_nonnull(p);
+    tile_print(&t, p);
+    return t.s;
+}
+
+// What a mask looks up of queries, which lie in registers and lanes. Keys lie along the warps, too.
+ARENA_TEST(looked_up_by_lanes) {
+    const char *text = schedule_backward(a, "document", 64);
+    static const char queries[] = "{ doc[b, (q_offset + M.pos)] } lanes";
+    const char *keys = strstr(text, "map [N] () { doc");
+    ck_assert_ptr_nonnull(keys);
+    keys = arena_printf(a, "%.*s", (int)strcspn(keys, "\n"), keys);
+    ck_assert(holds(a, text, queries, queries));
+    ck_assert(holds(a, text, queries, "{ doc[b, (q_offset + M.pos)] }"));
+    ck_assert(!holds(a, text, keys, arena_printf(a, "%s lanes", keys)));
 }
