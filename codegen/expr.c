@@ -153,11 +153,22 @@ static Val build_exact(Cg *cg, ExOp op, const Val *v) {
     }
 }
 
+static bool is_rounded_product(Val v) {
+    return LLVMIsAInstruction(v) && LLVMGetInstructionOpcode(v) == LLVMFMul &&
+           !LLVMGetFastMathFlags(v);
+}
+
+// Where LLVM moves the sign of a factor from a product to the sum that takes it, it gives the product the sum's flags. So a sum of a
+// rounded product has none.
+static Val sum(const Val *v, Val made) {
+    return is_rounded_product(v[0]) || is_rounded_product(v[1]) ? made : cg_fast(made);
+}
+
 static Val build_float(Cg *cg, ExOp op, Val *v, int n) {
     LLVMBuilderRef b = cg->b;
     switch ((int)op) {
-    case EX_ADD: return cg_fast(LLVMBuildFAdd(b, v[0], v[1], ""));
-    case EX_SUB: return cg_fast(LLVMBuildFSub(b, v[0], v[1], ""));
+    case EX_ADD: return sum(v, LLVMBuildFAdd(b, v[0], v[1], ""));
+    case EX_SUB: return sum(v, LLVMBuildFSub(b, v[0], v[1], ""));
     case EX_MUL: return cg_fast(LLVMBuildFMul(b, v[0], v[1], ""));
     case EX_NEG: return LLVMBuildFNeg(b, v[0], "");
     case EX_ROUNDED: return v[0];
@@ -501,6 +512,20 @@ static Val both(Cg *cg, const char *name, Val a, Val b) {
 
 static bool is_position(const Ex *e) { return e->op == EX_SYM && e->sym == SYM_POS; }
 
+typedef struct Along {
+    const CgElem *at;
+    int axis;
+} Along;
+
+static bool moves(void *ctx, const Ex *e) {
+    const Along *a = ctx;
+    if (e->op != EX_SYM) return false;
+    if (e->sym == SYM_PARAM) return a->at->varies(a->at, e->index, a->axis);
+    return e->sym == SYM_MASK || (e->sym == SYM_POS && e->index == a->axis);
+}
+
+static bool moves_or_loads(void *ctx, const Ex *e) { return e->op == EX_LOAD || moves(ctx, e); }
+
 // Of a position of the same tile along another axis: how far behind `first` it is. NULL: it is none.
 static Val within_tile(Cg *cg, CgElem *at, const Ex *pos, const Ex *other, Val first) {
     int root = tile_root_axis(cg->k, pos->index), offset;
@@ -513,10 +538,11 @@ static Val within_tile(Cg *cg, CgElem *at, const Ex *pos, const Ex *other, Val f
     return x;
 }
 
-// Whether the side is such a position; x: the limit, from where positions are counted.
+// Whether the side is such a position; x: the limit, from where positions are counted. One that moves with the position is none.
 static bool is_place(Cg *cg, CgElem *at, const Ex *pos, const Ex *other, Range *r, Val *x) {
     Val first;
-    if (!is_position(pos) || !at->place(cg, at, pos->index, &first, &r->offset)) return false;
+    if (!is_position(pos) || ex_any(other, moves, &(Along){at, pos->index})) return false;
+    if (!at->place(cg, at, pos->index, &first, &r->offset)) return false;
     r->axis = pos->index;
     *x = within_tile(cg, at, pos, other, first);
     if (!*x) *x = saturating(cg, "llvm.ssub.sat", built(at, other), first);
@@ -546,19 +572,6 @@ static bool near(Cg *cg, CgElem *at, const Ex *e, Range *r) {
     return r->axis >= 0;
 }
 
-typedef struct Along {
-    const CgElem *at;
-    int axis;
-} Along;
-
-static bool varies(void *ctx, const Ex *e) {
-    const Along *a = ctx;
-    if (e->op == EX_LOAD) return true;
-    if (e->op != EX_SYM) return false;
-    if (e->sym == SYM_PARAM) return a->at->varies(a->at, e->index, a->axis);
-    return e->sym == SYM_MASK || (e->sym == SYM_POS && e->index == a->axis);
-}
-
 static bool range_of(Cg *cg, CgElem *at, const Ex *e, Range *r, int depth) {
     *r = (Range){.axis = -1};
     bool compares = (e->op == EX_LE || e->op == EX_LT) && e->args[0]->type == EX_I32;
@@ -569,7 +582,7 @@ static bool range_of(Cg *cg, CgElem *at, const Ex *e, Range *r, int depth) {
     for (int i = 0; i < 2; i++) {
         if (side[i].axis >= 0) continue;
         Along along = {at, side[1 - i].axis};
-        if (along.axis < 0 || ex_any(e->args[i], varies, &along)) return false;
+        if (along.axis < 0 || ex_any(e->args[i], moves_or_loads, &along)) return false;
         side[i] = (Range){along.axis, side[1 - i].offset, NULL, NULL, built(at, e->args[i])};
     }
     if (side[0].axis != side[1].axis) return false;

@@ -606,16 +606,23 @@ static TileValue *stays_zero(Expand *e, const TileOp *loop, const TileOp *op) {
     return NULL;
 }
 
+// What another body has made before is the same in this one, and what that one took for it is not taken again.
+static void made_before(Expand *e, const TileOp *op, const TileOp *like) {
+    e->to[op->results.data[0]->id] = now(e, like->results.data[0]);
+    for (int i = 0; i < op->args.n; i++)
+        e->held[op->args.data[i]->id] |= e->held[like->args.data[i]->id];
+}
+
 // Of a loop's body, in which nothing was added yet: what it leaves is c->state, and what was made here is
 // yielded.
 static void first_step(Expand *e, Chain *c, const TileOp *loop) {
     Ops ops = by_order(e, &loop->body), like = by_order(e, &c->loop[0]->body);
     for (int i = 0; i < loop->carried.n; i++)
         e->to[loop->carried.data[i]->id] = now(e, c->loop[0]->args.data[i]);
-    for (int i = 0, j = 0; i < ops.n; i++) { // what was done before is the same in all bodies
+    for (int i = 0, j = 0; i < ops.n; i++) {
         if (!ops.op[i]->peels) continue;
         while (!like.op[j]->peels) j++;
-        e->to[ops.op[i]->results.data[0]->id] = now(e, like.op[j++]->results.data[0]);
+        made_before(e, ops.op[i], like.op[j++]);
     }
     for (int i = 0; i < ops.n; i++) {
         TileOp *op = ops.op[i];

@@ -75,6 +75,34 @@ ARENA_TEST(roots) {
     ck_assert(strstr(ptx, "sqrt.approx.ftz.f32") && !strstr(ptx, "sqrt.rn"));
 }
 
+// What two shifts are in the exponent's unit is rounded before it is subtracted: no product of the difference goes into an fma.
+ARENA_TEST(rounded_shifts) {
+    char *ptx = compile(a,
+                        "import std.normalization; attention t { dim D = 64; "
+                        "score(q, k) = dot(q, k); normalize(s) = softmax(exp(s)); }",
+                        DT_F32);
+    int n = 0;
+    for (const char *at = ptx; (at = strstr(at, "\n\tex2.approx.ftz.f32")); at++) {
+        const char *line = at;
+        while (line[-1] != '\n') line--;
+        n += !strncmp(line, "\tadd.rn", 7) || !strncmp(line, "\tsub.rn", 7);
+    }
+    ck_assert_int_ge(n, 2); // a thread's rows
+}
+
+// Bounds that are the same for all keys of a row make a word of bits. One that moves with the key is asked of each.
+ARENA_TEST(moving_bounds) {
+    static const char form[] = "import std.normalization; attention t { dim D = 64; "
+                               "score(q, k) = dot(q, k); mask(b, h, i, j) = %s; "
+                               "normalize(s) = softmax(s); }";
+    int still = count(compile(a, arena_printf(a, form, "j < i"), DT_BF16), "setp.");
+    static const char *const moving[] = {"j < i - j", "abs(i - j - j) < 9"};
+    for (int i = 0; i < 2; i++)
+        ck_assert_msg(count(compile(a, arena_printf(a, form, moving[i]), DT_BF16), "setp.") >
+                          still + 16,
+                      "%s", moving[i]);
+}
+
 // Of sigmoids that are weights every fourth is made of multiplications; of those that decide, none.
 ARENA_TEST(sigmoids) {
     static const char form[] = "attention t { dim D = 64; score(q, k) = dot(q, k); "
