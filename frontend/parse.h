@@ -21,6 +21,9 @@ typedef struct Parse {
     Span next;              // its place
     bool held;              // it has not been handed on
     int missing;            // braces that come before it
+    bool ends;              // or a ';' does
+    bool unended;           // in a statement that a ';' ends, behind what it begins with
+    bool operand;           // the token before it may end an expression
     bool returning;         // in a `return`
     bool returned;          // after one: a '}' comes next
     bool failed_deep;       // the nesting limit was reported

@@ -1,8 +1,8 @@
-// syntax.c: between lexer and parser: closing braces that are missing, and what is said of a syntax
+// syntax.c: between lexer and parser: closing braces and ends of statements that are missing, and what is said of a syntax
 // error.
 //
 // In: tokens. Out: the same tokens, with a '}' before what cannot stand inside braces (reported once,
-// with the place where the block was opened), so that what follows is read as it was meant. A message
+// with the place where the block was opened), and a ';' before a line that begins a statement, so that what follows is read as it was meant. A message
 // says what to write instead where it is known what other languages have there (habits.def).
 #include "frontend/describe.h"
 #include "frontend/gram.h"
@@ -59,14 +59,19 @@ static bool begins_item(int token) {
            token == ATTENTION || token == RECURRENCE;
 }
 
+static bool begins_clause(const Parse *p, int token,
+                          Span at) { // or declares something of a variant
+    bool clause = token == NAME && char_at(p, skip_blanks(p, at.end)) == '(';
+    return token == DIM || token == INPUT || clause;
+}
+
 // How many '}' are missing before the token: all where it begins an item of the module, at the
 // beginning of a line or after a block's `return`; one where it begins an item of a variant there.
 static int count_missing(const Parse *p, int token, Span at) {
     if (p->braces <= 0) return 0;
     if (begins_item(token) && (p->returned || char_before(p, at) == '\n')) return p->braces;
-    bool clause = token == NAME && char_at(p, skip_blanks(p, at.end)) == '(';
-    bool item = token == DIM || token == INPUT || clause;
-    return p->returned && p->braces == 2 && item && !same_line(p, p->now.end, at.start);
+    return p->returned && p->braces == 2 && begins_clause(p, token, at) &&
+           !same_line(p, p->now.end, at.start);
 }
 
 static void report_missing(Parse *p, Span at) {
@@ -87,6 +92,37 @@ static AstTokenKind kind_of(int token) {
     return token == INT || token == FLOAT ? AST_TOKEN_NUMBER : AST_TOKEN_OPERATOR;
 }
 
+// Does the token begin a statement in a new line, while the one before lacks its ';'?
+static bool lacks_end(const Parse *p, int token, Span at) {
+    bool bracketed = p->open.n && p->text[top(p).start] != '{';
+    if (!p->unended || !p->operand || bracketed || same_line(p, p->now.end, at.start)) return false;
+    if (begins_item(token)) return p->braces == 0;
+    if (token == LET || token == EMIT || token == RETURN) return p->braces > 0;
+    return p->braces == 1 && begins_clause(p, token, at);
+}
+
+static bool floor_division(const Parse *p, uint32_t from, bool in_brackets);
+
+#define DIVISION "'//' begins a comment: '/' of two i32 rounds down by itself"
+
+static void report_end(Parse *p, uint32_t end) {
+    Span at = {p->file, end - 1, end};
+    bool comment = floor_division(p, end, false);
+    Diag *g =
+        diag_error(p->diags, at, "expected ';' after this%s", comment ? " (" DIVISION ")" : "");
+    diag_fix(p->diags, g, (Span){at.file, end, end}, comment ? NULL : ";");
+}
+
+static void follow(Parse *p, int token) {
+    bool bracketed = p->open.n && p->text[top(p).start] != '{';
+    p->operand = token == NAME || token == SHARE || token == INT || token == FLOAT ||
+                 token == ')' || token == ']';
+    if (token == ';' || token == '{' || token == '}')
+        p->unended = false;
+    else if (token == RETURN || token == IMPORT || (!bracketed && (token == '=' || token == ':')))
+        p->unended = true;
+}
+
 int ast_yylex(AST_YYSTYPE *value, Span *span, void *scanner) {
     Parse *p = ast_yyget_extra(scanner);
     if (!p->held) {
@@ -94,14 +130,18 @@ int ast_yylex(AST_YYSTYPE *value, Span *span, void *scanner) {
         p->next = *span;
         if (p->token > 0 && p->token != AST_YYerror) parse_token(p, kind_of(p->token), *span);
         p->missing = count_missing(p, p->token, *span);
+        p->ends = !p->missing && lacks_end(p, p->token, *span);
         if (p->missing) report_missing(p, *span);
+        if (p->ends) report_end(p, p->now.end);
     }
-    bool brace = p->missing > 0;
-    int token = brace ? '}' : p->token;
-    *span = brace ? (Span){p->file, p->next.start, p->next.start} : p->next;
+    bool brace = p->missing > 0, made = brace || p->ends;
+    int token = brace ? '}' : p->ends ? ';' : p->token;
+    *span = made ? (Span){p->file, p->next.start, p->next.start} : p->next;
     p->missing -= brace;
-    p->held = brace;
+    p->ends = false;
+    p->held = made;
     open_and_close(p, token, *span);
+    follow(p, token);
     p->returned = p->returning && token == ';';
     p->returning = token == RETURN || (p->returning && token != ';' && token != '}');
     p->before = p->last;
@@ -239,10 +279,10 @@ static const char *hint(const Parse *p, Span at, unsigned wanted) {
     return wanted & WANTED_SEMICOLON ? "';' ends each statement" : "this is a reserved word";
 }
 
-// Is the rest of the line after the last token a comment that was meant as a division? It holds what ends the statement, or within
+// Is the rest of the line a comment that was meant as a division? It holds what ends the statement, or within
 // brackets what closes them or a number.
-static bool floor_division(const Parse *p, bool in_brackets) {
-    uint32_t i = skip_blanks(p, p->last.end);
+static bool floor_division(const Parse *p, uint32_t from, bool in_brackets) {
+    uint32_t i = skip_blanks(p, from);
     const char *s = p->text + i, *end = i < p->n ? memchr(s, '\n', p->n - i) : NULL;
     size_t n = end ? (size_t)(end - s) : p->n - i;
     if (n < 3 || memcmp(s, "//", 2) != 0) return false;
@@ -251,8 +291,6 @@ static bool floor_division(const Parse *p, bool in_brackets) {
            (in_brackets && (closes || isdigit((unsigned char)char_at(p, skip_blanks(p, i + 2)))));
 }
 
-#define DIVISION "'//' begins a comment: '/' of two i32 rounds down by itself"
-
 void parse_unexpected(Parse *p, Span at, const char *what, unsigned wanted, const char *keyword) {
     if (at.start == at.end && at.start < p->n) return; // a brace that was missing, and reported
     // `input x: f32` and, in the next line, `score(`: the name passes for what may stand behind a type.
@@ -260,15 +298,12 @@ void parse_unexpected(Parse *p, Span at, const char *what, unsigned wanted, cons
     uint32_t ends = begins ? p->before.end : p->last.end;
     bool line_ended = wanted & WANTED_SEMICOLON && !same_line(p, ends, at.start);
     if (line_ended) {
-        Span end = {p->file, ends - 1, ends};
-        bool comment = floor_division(p, false);
-        Diag *g = diag_error(p->diags, end, "expected ';' after this%s",
-                             comment ? " (" DIVISION ")" : "");
-        diag_fix(p->diags, g, (Span){end.file, end.end, end.end}, comment ? NULL : ";");
+        report_end(p, ends);
         return;
     }
     bool bracketed = p->enclosing.end && p->text[p->enclosing.start] != '{';
-    bool divided = bracketed && !same_line(p, p->last.end, at.start) && floor_division(p, true);
+    bool divided =
+        bracketed && !same_line(p, p->last.end, at.start) && floor_division(p, p->last.end, true);
     const char *more = divided   ? DIVISION
                        : keyword ? arena_printf(p->arena, "did you mean '%s'?", keyword)
                                  : hint(p, at, wanted);
