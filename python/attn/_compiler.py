@@ -53,10 +53,15 @@ def _failed(command, status, said):
     return f"{command} was ended by signal {-status} ({name})" + (":\n" + "\n".join(said.splitlines()[-20:]) if said else ", and said nothing")
 
 
+_WRONG_OPTION = 2  # the status of attnc
+
+
 def _run(argv, text=None):
     """What a command writes to stdout and to stderr; `text` is its stdin."""
     done = subprocess.run(argv, input=(text or "").encode(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
     out, said = (x.decode(errors="replace").strip() for x in (done.stdout, done.stderr))
+    if done.returncode == _WRONG_OPTION:
+        raise ValueError(said.replace("attnc: error: ", "", 1))
     if done.returncode:
         raise CompileError(_failed(argv[0], done.returncode, said or out))
     return out, said
@@ -114,10 +119,10 @@ class Source:
         argv = [_command(), *verb, self._path, *self._options, *([f"--entry={entry}"] if entry else []), *options]
         try:
             out, said = _run(argv, self._text)
-        except CompileError as e:
+        except (CompileError, ValueError) as e:
             if self._text is None:
                 check_file(self._path)
-            raise CompileError(self._named(str(e))) from None
+            raise type(e)(self._named(str(e))) from None
         return out, self._named(said)
 
     def _named(self, said):
@@ -131,7 +136,7 @@ def compile(source: Path, *, target: str = "host", dtype: Any = None, opt: int =
     """Compiles a file, or source text (anything with a line break or a brace in it).
 
     target: "host", "sm_80", "sm_90a", ...; dtype: of q, k, v, o ("f32", "float32" or torch.float32, which is the host's; else "bf16");
-    entry: only this variant; defines: {"D": 128}; include: folders of imports; debug: as -g; schedule: "rows=64,keys=128", as
+    entry: only this variant; defines: {"D": 128} (a name or a value that the source does not have is a ValueError, as other wrong arguments are); include: folders of imports; debug: as -g; schedule: "rows=64,keys=128", as
     --schedule (what `attnc tune` prints); phase: "fwd,bwd" adds the backward, .backward, and "fwd,part" .part and .combine; layout: "ragged",
     "paged", or "paged:16" for pages of 16 keys; kv_dtype: of k and v stored in 8 bits, "e4m3", "e5m2", "i8" or torch.float8_e4m3fn,
     torch.float8_e5m2, torch.int8; invariant: a sequence has the same bits in any batch (docs/serving.md); deterministic: the backward adds up dq,

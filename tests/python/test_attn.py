@@ -336,6 +336,14 @@ class Python(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, f"^{name}: "):
                 self.sum(**{"q": q, "k": k, "v": v, "bias": bias, **given}, scale=0.5, q_offset=0)
 
+        text = "attention one { dim D = 8; score(q, k) = dot(q, k); normalize(s) = s; }"
+        for options, said in (({"entry": "two"}, "named two; it holds one"), ({"defines": {"E": 8}}, "-DE: .* no dim and no const"), ({"defines": {"D": "x"}}, "'D' is i32"),
+                              ({"target": "x"}, "--target: bad value 'x'"), ({"layout": "x"}, "--layout"), ({"phase": "x"}, "--phase")):  # fmt: skip
+            with self.assertRaisesRegex(ValueError, said):
+                attn.compile(text, **options)
+        with self.assertRaises(FileNotFoundError):
+            attn.compile("nowhere.attn", entry="two")
+
     def test_threads_open_one_context(self):
         library, found = attn._runtime._Library(), []
         threads = [threading.Thread(target=lambda: found.append(library.context)) for _ in range(8)]

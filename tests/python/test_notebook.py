@@ -160,7 +160,7 @@ class Shown(unittest.TestCase):
         with self.assertRaisesRegex(TypeError, "several variants"):
             made.explain()
         self.assertIn("<svg", attn.compile(PLAIN.format("one")).mask(Sq=100)._repr_svg_())
-        with self.assertRaisesRegex(attn.CompileError, "Nope"):
+        with self.assertRaisesRegex(ValueError, "Nope"):
             made["one"].mask(Nope=3)
 
     def test_a_mask_that_reads_an_array(self):
