@@ -70,6 +70,21 @@ Diag *diag_warning(Diags *d, Span at, const char *fmt, ...) {
     return g;
 }
 
+void diag_forget(Diags *d, Span within) {
+    Diag **at = &d->first;
+    d->last = NULL;
+    while (*at) {
+        const Span *s = &(*at)->span;
+        bool in = s->file == within.file && s->start >= within.start && s->end <= within.end;
+        if (in && (*at)->severity == DIAG_WARNING) {
+            *at = (*at)->next;
+        } else {
+            d->last = *at;
+            at = &(*at)->next;
+        }
+    }
+}
+
 Diag *diag_note(Diags *d, Diag *to, Span at, const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);

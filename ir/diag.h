@@ -49,6 +49,8 @@ uint16_t diag_add_file(Diags *d, const char *name, const char *text, size_t n);
 Diag *diag_error(Diags *d, Span at, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 #define diag_refuse(...) (diag_error(__VA_ARGS__), false) // to return
 Diag *diag_warning(Diags *d, Span at, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+// Takes back the warnings about a place.
+void diag_forget(Diags *d, Span within);
 // Adds a note to `to` (NULL: a note that stands for itself, such as the compiler's "needs two sweeps").
 Diag *diag_note(Diags *d, Diag *to, Span at, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));

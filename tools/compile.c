@@ -73,6 +73,16 @@ static bool read_source(void *ctx, Arena *a, const char *path, const char **text
     return true;
 }
 
+// Nobody asks about the other variants of the file.
+static void forget_others(Compile *c, const char *entry) {
+    const AstItems *items = &c->module->ast->items;
+    for (int i = 0; i < items->n; i++) {
+        const AstItem *item = items->data[i];
+        bool variant = item->kind == AST_ATTENTION || item->kind == AST_RECURRENCE;
+        if (variant && strcmp(item->name.s, entry) != 0) diag_forget(&c->diags, item->span);
+    }
+}
+
 FeStatus compile_open(Compile *c, const CompileOptions *o) {
     FeStatus status;
     *c = (Compile){.arena = arena_new(), .options = *o};
@@ -85,6 +95,7 @@ FeStatus compile_open(Compile *c, const CompileOptions *o) {
         Variant *v = c->module->variants.data[i];
         if (!o->entry || strcmp(v->name, o->entry) == 0) VEC_PUSH(c->arena, &c->variants, v);
     }
+    if (o->entry) forget_others(c, o->entry);
     if (c->variants.n) return FE_OK;
     const char *all = "";
     for (int i = 0; i < c->module->variants.n; i++)

@@ -446,6 +446,11 @@ says err 'D is 100000; head dimensions up to 65536 are supported'
 gives 2 relu_attn.attn -o relu.ptx -DD
 gives 2 relu_attn.attn --emit=paper
 gives 2 two.attn --entry=none -o two.ptx
+(cat two.attn && echo 'attention other { dim D = 8; input z: f32; score(q, k) = dot(q, k); normalize(s) { let x = rowmax(s); return s; } }') >warned.attn
+gives 0 warned.attn --entry=soft -o soft.ptx
+holds '! grep -q warning err'
+gives 0 warned.attn --entry=other -o soft.ptx
+holds 'test "$(grep -c warning: err)" = 2'
 gives 2 run two.attn
 gives 2 run relu_attn.attn -o x
 gives 2 rnu relu_attn.attn
