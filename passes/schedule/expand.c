@@ -613,8 +613,7 @@ static void made_before(Expand *e, const TileOp *op, const TileOp *like) {
         e->held[op->args.data[i]->id] |= e->held[like->args.data[i]->id];
 }
 
-// Of a loop's body, in which nothing was added yet: what it leaves is c->state, and what was made here is
-// yielded.
+// Of a loop's body, in which nothing was added yet: what it leaves is c->state, and what was made here is yielded.
 static void first_step(Expand *e, Chain *c, const TileOp *loop) {
     Ops ops = by_order(e, &loop->body), like = by_order(e, &c->loop[0]->body);
     for (int i = 0; i < loop->carried.n; i++)
