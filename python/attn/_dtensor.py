@@ -136,8 +136,9 @@ def attend(again: Callable[..., Any], spec: str, given: Dict[str, Any], q_offset
 def _placements(cut: Sequence[Any], extents: Sequence[str], one_head: bool) -> Tuple[List[Any], List[Any]]:
     """Of an operand with these extents, and of its gradient: what only some ranks have used is added up."""
     wanted, gradient = [], []
+    rows_first = sorted(enumerate(extents), key=lambda at: at[1] == "Sk")
     for p in cut:
-        at = [i for i, e in enumerate(extents) if isinstance(p, Shard) and e in _CUT[p.dim] and not (one_head and e == "Hkv")]
+        at = [i for i, e in rows_first if isinstance(p, Shard) and e in _CUT[p.dim] and not (one_head and e == "Hkv")]
         wanted.append(Shard(at[0]) if at else Replicate())
         gradient.append(Shard(at[0]) if at else Partial() if isinstance(p, Shard) else Replicate())
     return wanted, gradient

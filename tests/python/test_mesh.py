@@ -52,6 +52,7 @@ def work_of_dtensors(rank, ranks, group):
     compare(square, "document", [batch, sequence], of={"doc": [batch, all_of_it]})
     compare(square, "sink", [heads, sequence])
     compare(square, "rows", [batch, heads])
+    compare(square, "rows", [batch, sequence])
     compare(square, "causal", [sequence, sequence])  # heads in a row, keys between the rows
     compare(line, "causal", [heads], of={"k": [sequence], "v": [all_of_it]})  # ranks share heads of k, which come from all positions
     compare(line, "sigmoid", [sequence], of={"k": [all_of_it]})
