@@ -222,6 +222,10 @@ static inline void cg_fork(Cg *cg, Val in, Blk then, Blk otherwise) {
     LLVMBuildCondBr(cg->b, in, then, otherwise);
 }
 
+// ---- exact_sums.c: p is the address of an element's words
+void cg_exact_add(Cg *cg, Val x, Val p);
+Val cg_exact_read(Cg *cg, Val p);
+
 // ---- llvm.c: small helpers over it
 void cg_hoist_nothing(Cg *cg); // out of the loop that the branch goes around, which was just built
 Val cg_i32(Cg *cg, int64_t v);

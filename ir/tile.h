@@ -30,10 +30,11 @@
 #include "target.h"
 
 enum {
-    TILE_MAX_AXES = 8,  // of a kernel
-    TILE_MAX_ROLES = 8, // likewise
-    TILE_MAX_RANK = 4,  // axes of one value
-    TILE_MAX_DIMS = 8,  // of a tensor (EX_MAX_RANK)
+    TILE_MAX_AXES = 8,     // of a kernel
+    TILE_MAX_ROLES = 8,    // likewise
+    TILE_MAX_RANK = 4,     // axes of one value
+    TILE_EXACT_WORDS = 20, // codegen/exact_sums.c
+    TILE_MAX_DIMS = 8,     // of a tensor (EX_MAX_RANK)
     TILE_MAX_GRID = 5,
     TILE_MAX_OPERANDS = 64, // of a map: what a fused score with every input as a tile may need
 };
@@ -87,6 +88,9 @@ typedef struct TileTensor {
     bool rows;                       // INPUT: products read its rows (row.h)
     bool blocked; // WORK of f32: in memory, blocks of 16 rows and 8 columns follow each other, each
                   // in the order in which the lanes of a fragment have it
+    bool
+        exact; // WORK of f32: sums of numbers that are not rounded, the same in any order; an element has
+               // TILE_EXACT_WORDS words, the last dimension, and is accessed at the first
 } TileTensor;
 
 // A run-time size. The first SIZE_FREE are fixed (row.h), then the free sizes, then derived ones

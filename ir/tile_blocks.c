@@ -18,7 +18,7 @@ bool tile_is_multiple(const Ex *e, int of) {
 }
 
 bool tile_may_block(const TileTensor *t) {
-    if (t->role != TENSOR_WORK || t->dtype != DT_F32 || t->rank < 2) return false;
+    if (t->role != TENSOR_WORK || t->dtype != DT_F32 || t->rank < 2 || t->exact) return false;
     const Ex *columns = t->extent[t->rank - 1];
     return columns->op == EX_CONST && tile_is_multiple(columns, TILE_BLOCK_COLUMNS);
 }

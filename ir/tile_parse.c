@@ -844,6 +844,7 @@ static bool parse_tensor(Parse *P) {
     }
     if (!take_role(P, &t)) return false;
     t.blocked = take(P, "blocked");
+    t.exact = take(P, "exact");
     t.bare_q = take(P, "bare_q");
     t.rows = take(P, "rows");
     if (t.role == TENSOR_INPUT) {

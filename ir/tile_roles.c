@@ -46,7 +46,7 @@ bool tile_is_operand(const TileProgram *p, const TileTensor *t) {
     bool made = (p->chunks || p->split.segment || tile_is_backward(p)) && t->role == TENSOR_WORK &&
                 t->rank == rank && t->dtype == p->dtype;
     bool sums = p->phase == PHASE_PART && t->role == TENSOR_STATE0; // a loop begins with them
-    return products && !sums && (tile_is_matrix(t) || made) && tile_is_read(p, t);
+    return products && !sums && !t->exact && (tile_is_matrix(t) || made) && tile_is_read(p, t);
 }
 
 bool tile_is_index(const TileTensor *t) {

@@ -584,6 +584,7 @@ static void tensor(Out *o, const TileTensor *t) {
     text_printf(o->text, "] %s", is->name);
     if (is->indexed) text_printf(o->text, " %d", t->index);
     if (t->blocked) text_puts(o->text, " blocked");
+    if (t->exact) text_puts(o->text, " exact");
     if (t->bare_q) text_puts(o->text, " bare_q");
     text_puts(o->text, t->rows ? " rows\n" : "\n");
 }

@@ -188,6 +188,7 @@ static bool check_load_ex(Verify *V, const Scope *s, const Ex *e) {
                            t->rank);
     if (t->blocked)
         return verify_fail(V, "%s looks up '%s', which lies in blocks", s->what, t->name);
+    if (t->exact) return verify_fail(V, "%s looks up '%s', of exact sums", s->what, t->name);
     return e->type == dtype_reads(t->dtype) ||
            verify_fail(V, "%s reads '%s' as %s", s->what, t->name, ex_type_name(e->type));
 }
@@ -337,6 +338,16 @@ static Scope each_scope(const Scope *s, const TileCoord *c, const TileValue *v) 
 }
 
 // The tensor and its coordinates; between them they have v's axes, each once.
+// Of exact sums: they are added to, or read, at their first words.
+static bool verify_exact(Verify *V, const TileTensor *t) {
+    const TileCoord *last = &V->op->coord[t->rank - 1];
+    if (!t->exact) return true;
+    bool first = last->axis < 0 && !V->op->each[t->rank - 1] && ex_is_i32(last->at, 0);
+    if (!first) return verify_fail(V, "'%s' is no sum there", t->name);
+    return V->op->kind == TILE_LOAD || V->op->add ||
+           verify_fail(V, "'%s' is stored, and not added to", t->name);
+}
+
 bool verify_access(Verify *V, const TileValue *v) {
     const TileOp *op = V->op;
     if (op->tensor < 0 || op->tensor >= V->p->tensors.n)
@@ -369,7 +380,7 @@ bool verify_access(Verify *V, const TileValue *v) {
     }
     if (!scatters && count != v->rank)
         return verify_fail(V, "an axis of %%%s is no coordinate of '%s'", v->name, t->name);
-    return verify_columns(V, t) && verify_blocks(V, v);
+    return verify_columns(V, t) && verify_blocks(V, v) && verify_exact(V, t);
 }
 
 // A tile may hold a tensor's numbers of 8 bits as wider ones, and those of 16 bits as f32.
@@ -911,6 +922,9 @@ static bool check_tensor(Verify *V, int i) {
     for (int d = 0; d < t->rank; d++)
         if (!verify_ex(V, t->extent[d], EX_I32, &s)) return false;
     if (!verify_blocked(V, t)) return false;
+    if (t->exact && (t->role != TENSOR_WORK || t->dtype != DT_F32 || !t->rank ||
+                     !ex_is_i32(t->extent[t->rank - 1], TILE_EXACT_WORDS)))
+        return verify_fail(V, "tensor '%s' has no room for exact sums", t->name);
     if (t->rows &&
         (t->role != TENSOR_INPUT || t->rank < 2 || t->extent[t->rank - 1]->op != EX_CONST))
         return verify_fail(V, "tensor '%s' has no rows for products", t->name);

@@ -215,13 +215,6 @@ static bool has_parts(Compile *c) {
     return c->diags.errors == 0;
 }
 
-// An input with gradients of which products are made.
-static const RowInput *learned_rows(const RowProgram *row) {
-    for (int i = 0; i < row->inputs.n; i++)
-        if (row->inputs.data[i].rows && row->inputs.data[i].grad) return &row->inputs.data[i];
-    return NULL;
-}
-
 // Streams, and where the backward is one of the phases what is derived of it.
 static bool can_run(Compile *c) {
     if (!compile_streams(c)) return false;
@@ -239,12 +232,6 @@ static bool can_run(Compile *c) {
         Backward *back = narrows(c) ? pass_backward_narrow(c->arena, row, &c->diags)
                                     : pass_backward(c->arena, row, &c->diags);
         VEC_PUSH(c->arena, &c->backwards, back);
-        const RowInput *learned = learned_rows(row);
-        bool adds = back->grads.n || learned;
-        if (c->options.deterministic && adds) // rows and blocks add to them as they come
-            diag_error(&c->diags, learned ? learned->span : back->grads.data[0].at->span,
-                       "--deterministic: gradients of inputs are added up in any order in this "
-                       "version");
     }
     return c->diags.errors == 0;
 }

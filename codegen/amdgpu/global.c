@@ -129,7 +129,7 @@ void am_add(Cg *cg, Val x, Val p) {
 // One element, or what is added to it: of all that do so, in any order.
 static void put(Cg *cg, const Access *a, Val x, Val at) {
     if (a->is.op->add)
-        am_add(cg, x, at);
+        cg_add_to(cg, a->is.op->tensor, x, at);
     else
         cg_store(cg, x, at);
 }
@@ -185,6 +185,7 @@ static Val load_element(Cg *cg, const Access *a, int m, int e) {
     }
     Val at = row_begin(cg, a, cg_select(cg, in, row, zero));
     at = step_by(cg, a, at, wide_index(cg, cg_select(cg, in, col, zero)));
+    if (a->is.t->exact) return cg_or_zero(cg, in, cg_exact_read(cg, at));
     Val x = cg_load(cg, cg_dtype(cg, a->is.t->dtype), at);
     return cg_or_zero(cg, in, cg_read(cg, x, a->is.t->dtype));
 }

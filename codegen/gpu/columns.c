@@ -135,7 +135,7 @@ void cg_store_elements(Cg *cg, const TileOp *op) {
         Place p = place_of(cg, op, v, &rows, part);
         Blk done = p.in ? cg_if(cg, p.in, "element") : NULL;
         if (op->add)
-            cg_gpu(cg)->hooks->add(cg, x, p.ptr);
+            cg_add_to(cg, op->tensor, x, p.ptr);
         else
             LLVMSetAlignment(cg_store(cg, x, p.ptr), (unsigned)(n * dtype_bytes(t)));
         if (done) cg_end_if(cg, done);

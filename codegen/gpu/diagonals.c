@@ -168,7 +168,7 @@ static Val is_uniform(Cg *cg, Val same, Val n) {
 static void put(Cg *cg, const TileOp *op, Val offset, Val counts, Val x) {
     Val base = cg_global(cg, cg_pointer(cg, op->tensor));
     Blk done = cg_if(cg, counts, "diagonal");
-    cg_gpu(cg)->hooks->add(cg, x, cg_element(cg, cg->f32, base, offset));
+    cg_add_to(cg, op->tensor, x, cg_element(cg, cg->f32, base, offset));
     cg_end_if(cg, done);
 }
 

@@ -55,6 +55,12 @@ typedef struct CgGpu { // the head of a target's state
 
 static inline CgGpu *cg_gpu(Cg *cg) { return cg->state; }
 
+// x, to an element of the tensor in global memory: of all that do so, in any order.
+static inline void cg_add_to(Cg *cg, int tensor, Val x, Val p) {
+    bool exact = cg->p->tensors.data[tensor].exact;
+    (exact ? cg_exact_add : cg_gpu(cg)->hooks->add)(cg, x, p);
+}
+
 // ---- values (fragment.c)
 
 typedef struct CgFragment { // of a value

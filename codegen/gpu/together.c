@@ -584,7 +584,7 @@ static void store(Cg *cg, const TileOp *op) {
         LLVMSetAlignment(cg_store(cg, row_piece(cg, v, t->dtype, pointer(cg, &e, v), n), p),
                          HOME_PIECE);
     else if (op->add)
-        cg_gpu(cg)->hooks->add(cg, get(cg, &e, v), p);
+        cg_add_to(cg, op->tensor, get(cg, &e, v), p);
     else
         cg_store(cg, cg_write(cg, get(cg, &e, v), t->dtype), p);
     if (out) cg_end_if(cg, out);

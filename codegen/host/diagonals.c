@@ -62,7 +62,10 @@ static void add(Cg *cg, const Strip *s, Val base, Val exists) {
     Blk done = cg_if(cg, cg_and(cg, exists, some), "diagonal");
     Val at = cg_load(cg, cg->i64, element(cg, cg->i64, s->places, all.i));
     Val p = element(cg, cg->f32, base, at);
-    cg_store(cg, cg_fadd(cg, cg_load(cg, cg->f32, p), x), p);
+    if (cg->p->tensors.data[s->op->tensor].exact)
+        cg_exact_add(cg, x, p);
+    else
+        cg_store(cg, cg_fadd(cg, cg_load(cg, cg->f32, p), x), p);
     cg_end_if(cg, done);
     host_loop_end(cg, &all);
 }

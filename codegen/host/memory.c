@@ -259,9 +259,10 @@ static void find_views(Plan *p, const TileBlock *b) {
         if (op->kind != TILE_LOAD) continue;
         const TileValue *v = op->results.data[0];
         Dtype d = p->cg->p->tensors.data[op->tensor].dtype;
-        bool lanes = tile_has_axis(v, p->h->lane_axis) && !p->h->place[v->id].rows;
-        p->h->place[v->id].view = !lanes && !tile_goes_by_element(op, -1) && d == DT_F32 &&
-                                  v->dtype == DT_F32 && !p->life[v->id].fixed_use &&
+        bool lanes = tile_has_axis(v, p->h->lane_axis) && !p->h->place[v->id].rows,
+             exact = p->cg->p->tensors.data[op->tensor].exact;
+        p->h->place[v->id].view = !lanes && !exact && !tile_goes_by_element(op, -1) &&
+                                  d == DT_F32 && v->dtype == DT_F32 && !p->life[v->id].fixed_use &&
                                   !tile_stores_to(p->cg->k, op->tensor);
     }
 }

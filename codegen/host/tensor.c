@@ -27,6 +27,7 @@ typedef struct Access {
     Val base;                  // of the tile's first element; may lie outside
     Val exists;                // the scalar coordinates are inside
     bool each;                 // some coordinate is said for each place along an axis
+    bool exact;                // of sums (exact_sums.c)
     bool masked;
     Val index[TILE_MAX_AXES];
 } Access;
@@ -39,6 +40,7 @@ static Access access(Cg *cg, const TileOp *op, const TileValue *v) {
                 .v = v,
                 .dtype = t->dtype,
                 .rank = t->rank,
+                .exact = t->exact,
                 .exists = LLVMConstInt(cg->i1, 1, false)};
     Val offset = cg_i64(cg, 0);
     if (tensor_may_be_absent(t->role)) // left out: all of it is outside
@@ -169,6 +171,14 @@ static Val load_one(Cg *cg, Ty t, Val p, Val ok) {
 static Val load_row(Cg *cg, const Access *a, int lanes, Val ok) {
     Ty t = cg_dtype(cg, a->dtype), vt = cg_vector(t, lanes);
     Val p = address(cg, a), x;
+    if (a->exact) {
+        Blk from = cg_here(cg), join = cg_if(cg, ok, "in");
+        Val v = cg_exact_read(cg, p);
+        if (!join) return v;
+        Blk yes = cg_here(cg);
+        cg_enter(cg, join);
+        return cg_join(cg, v, yes, LLVMConstNull(t), from);
+    }
     if (lanes == 1) {
         x = load_one(cg, t, p, ok);
     } else if (!ok) {
@@ -228,6 +238,11 @@ static void keep(Cg *cg, const Access *a, Val x) {
 // A store of one element where there is no vector.
 static void put_one(Cg *cg, const Access *a, Val ok, Val x) {
     Blk after = cg_if(cg, ok, "in");
+    if (a->exact) {
+        cg_exact_add(cg, x, address(cg, a));
+        if (after) cg_enter(cg, after);
+        return;
+    }
     if (a->op->add) x = cg_fadd(cg, load_row(cg, a, 1, NULL), x);
     store_row(cg, a, 1, NULL, x);
     if (after) cg_enter(cg, after);
@@ -278,7 +293,8 @@ static bool adds_alike(Cg *cg, const TileOp *op) {
 static void straight(Cg *cg, Access *a) {
     bool load = a->op->kind == TILE_LOAD;
     int along = host_stride1(cg, a->v);
-    if (along >= 0 && tile_goes_by_element(a->op, along)) along = -1; // each has its own address
+    if (along >= 0 && (a->exact || tile_goes_by_element(a->op, along)))
+        along = -1; // each has its own address
     int lanes = host_width(cg, along);
     if (lanes == 1 && along < 0 && a->v->rank) along = a->v->axis[a->v->rank - 1];
     bool row = along >= 0 && a->dim_of[along] == a->rank - 1;

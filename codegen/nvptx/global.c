@@ -79,11 +79,11 @@ void nv_add(Cg *cg, Val x, Val p) {
 }
 
 // Adds to what is there, in any order.
-static void add_at(Cg *cg, Val v, Val base, int offset) {
+static void add_at(Cg *cg, const CgAccess *a, Val v, Val base, int offset) {
     for (int i = 0; i < cg_lanes(v); i++) {
         Val at = cg_add(cg, base, cg_i64(cg, offset + 4 * i));
         Val x = cg_lanes(v) == 1 ? v : cg_extract(cg, v, cg_i32(cg, i));
-        nv_add(cg, x, global_ptr(cg, at));
+        cg_add_to(cg, a->op->tensor, x, global_ptr(cg, at));
     }
 }
 
@@ -94,7 +94,7 @@ static void add_one(Cg *cg, Val x, Val base, int offset) {
 
 static void put_at(Cg *cg, const CgAccess *a, Val v, Val base, int offset, unsigned align) {
     if (a->op->add)
-        add_at(cg, v, base, offset);
+        add_at(cg, a, v, base, offset);
     else
         store_at(cg, v, base, offset, align);
 }
@@ -299,7 +299,7 @@ static void add_rows(Cg *cg, const CgAccess *a) {
         }
     for (int bit = 4; bit < NV_WARP; bit *= 2) sum = cg_fadd(cg, sum, nv_shuffle(cg, sum, bit));
     Blk done = cg_if(cg, cg_is(cg, lane, 0), "sum");
-    add_at(cg, sum, row_begin(cg, a, cg_i32(cg, 0)), 0);
+    add_at(cg, a, sum, row_begin(cg, a, cg_i32(cg, 0)), 0);
     cg_end_if(cg, done);
 }
 
@@ -357,6 +357,7 @@ static Val load_element(Cg *cg, const CgAccess *a, Row row, int n, int c) {
         }
     }
     Val at = address(cg, row.base, col, elem_of(a));
+    if (a->t->exact) return cg_or_zero(cg, in, cg_exact_read(cg, global_ptr(cg, at)));
     Val x = cg_load(cg, cg_dtype(cg, a->t->dtype), global_ptr(cg, at));
     return cg_or_zero(cg, in, cg_read(cg, x, a->t->dtype));
 }

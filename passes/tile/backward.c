@@ -59,7 +59,9 @@ static bool main_needs(const Backward *b, int row) { return main_uses(b, SYM_ROW
 
 static void add_input_gradients(Nest *n) {
     const RowProgram *row = n->b.row;
+    int work = 2 * n->back->rows.n + 4 + n->seen.n;
     n->grad = ARENA_ARRAY(n->b.arena, int, row->inputs.n + 1);
+    n->adds = ARENA_ARRAY(n->b.arena, int, row->inputs.n + 1);
     for (int i = 0; i < row->inputs.n; i++) {
         const RowInput *in = &row->inputs.data[i];
         TileTensor t = {.name = arena_printf(n->b.arena, "d%s", in->name),
@@ -70,7 +72,12 @@ static void add_input_gradients(Nest *n) {
             &n->b.p->tensors.data[n->b.p->inputs.data[i]]; // which lies as its gradient
         for (int d = t.rank = of->rank; d-- > 0;) t.extent[d] = of->extent[d];
         if (!in->rank) t.extent[t.rank++] = ex_i32(n->b.pool, 1); // of a scalar: one number
-        n->grad[i] = in->grad ? build_tensor(&n->b, t) : -1;
+        n->adds[i] = n->grad[i] = in->grad ? build_tensor(&n->b, t) : -1;
+        if (!in->grad || !n->exact) continue;
+        t.name = numbered(n, "exact", i);
+        t.role = TENSOR_WORK, t.index = work++, t.exact = true;
+        t.extent[t.rank++] = ex_i32(n->b.pool, TILE_EXACT_WORDS);
+        n->adds[i] = build_tensor(&n->b, t);
     }
 }
 
@@ -589,6 +596,48 @@ static void build_convert(Nest *n, RowSide side) {
     grad_store(n, to, h, rows, AX_D, grad_load(n, "sum", n->sums[side], h, rows, AX_D), false);
 }
 
+// ---- kernels: what was summed exactly becomes the gradient of an input
+
+static bool is_stored(const TileProgram *p, int tensor) {
+    bool found = false;
+    for (int k = 0; k < p->kernels.n; k++) {
+        const TileBlock *body = &p->kernels.data[k]->body;
+        for (const TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op))
+            found |= op->kind == TILE_STORE && op->tensor == tensor;
+    }
+    return found;
+}
+
+// Rows go along the last dimension; of the others the last has a place of its own in the grid.
+static void build_rounded(Nest *n, int input) {
+    Build *b = &n->b;
+    ExPool *x = b->pool;
+    const TileTensor *t = &b->p->tensors.data[n->grad[input]];
+    const AxisRole axes[] = {AX_M};
+    int rows = t->rank - 1;
+    const Ex *at[TILE_MAX_DIMS] = {NULL}, *left = ex_symbol(x, SYM_B), *others = ex_i32(x, 1);
+    TileKernel *k = build_kernel(b, PURPOSE_CONVERT, t->name, axes, 1);
+    for (int d = rows - 2; d >= 0; d--) {
+        at[d] = ex_2(x, EX_MOD, left, t->extent[d]);
+        left = ex_2(x, EX_DIV, left, t->extent[d]);
+        others = ex_2(x, EX_MUL, others, t->extent[d]);
+    }
+    if (rows) at[rows - 1] = ex_symbol(x, SYM_H);
+    at[rows] = ex_sym(x, SYM_TILE, b->axis[AX_M], EX_I32);
+    k->mask = ex_bool(x, true);
+    k->axes[b->axis[AX_M]].size = t->extent[rows];
+    k->grid[0].count = others, k->grid[1].count = rows ? t->extent[rows - 1] : ex_i32(x, 1);
+    TileOp *load = tile_op(b->p, k, b->block, TILE_LOAD, b->row->span);
+    TileOp *store = tile_op(b->p, k, b->block, TILE_STORE, b->row->span);
+    load->tensor = n->adds[input], store->tensor = n->grad[input];
+    for (int d = 0; d <= rows; d++)
+        load->coord[d] = store->coord[d] =
+            (TileCoord){.axis = d == rows ? b->axis[AX_M] : -1, .at = at[d]};
+    load->coord[t->rank] = (TileCoord){.axis = -1, .at = ex_i32(x, 0)};
+    uint8_t along[] = {(uint8_t)b->axis[AX_M]};
+    tile_arg(b->p, store, tile_result(b->p, k, load, "sum", DT_F32, along, 1));
+}
+
 // ---- the program
 
 enum { MOST_COLUMNS = 384 }; // of dk and dv in the registers of a GPU's block
@@ -670,14 +719,7 @@ static bool gives_inputs(const Nest *n) {
     const TileProgram *p = n->b.p;
     int missing = 0;
     for (int i = 0; i < n->back->grads.n; i++) {
-        bool found = false;
-        for (int k = 0; k < p->kernels.n; k++) {
-            const TileBlock *body = &p->kernels.data[k]->body;
-            for (const TileOp *op = tile_next(body, NULL); op; op = tile_next(body, op))
-                found |=
-                    op->kind == TILE_STORE && op->tensor == n->grad[n->back->grads.data[i].input];
-        }
-        missing += !found;
+        missing += !is_stored(p, n->grad[n->back->grads.data[i].input]);
     }
     return !missing;
 }
@@ -692,7 +734,7 @@ TileProgram *pass_build_backward(Arena *a, const Backward *back, const PassOptio
     Backward plain = *back; // for whom the weight of all rows is as fast
     plain.tame_weight = plain.tame = NULL;
     back = nest && gpu ? pass_row_numbers(a, back) : &plain;
-    Nest n = {.back = back, .dtype = o->dtype};
+    Nest n = {.back = back, .dtype = o->dtype, .exact = o->deterministic};
     n.b = (Build){
         .arena = a, .pool = row->pool, .s = back->s, .row = row, .fixed = -1, .tf32 = o->tf32};
     TileProgram *p = n.b.p = tile_program(a, row->pool, row->name);
@@ -726,6 +768,8 @@ TileProgram *pass_build_backward(Arena *a, const Backward *back, const PassOptio
     if (!with_dq) build_queries(&n);
     build_convert(&n, ROW_QUERIES);
     build_convert(&n, ROW_KEYS);
+    for (int i = 0; i < row->inputs.n; i++)
+        if (n.adds[i] != n.grad[i] && is_stored(p, n.adds[i])) build_rounded(&n, i);
     for (int i = 0; i < p->kernels.n; i++) VEC_PUSH(a, &plan.kernels, i);
     VEC_PUSH(a, &p->plans, plan);
     assert(gives_inputs(&n));

@@ -263,6 +263,10 @@ void grad_give_rows(Nest *n, RowSide side, TileValue *const *sum, bool own, bool
         bool piece = r->input >= 0 || n->pieces[side];
         if (adds && (build_is_slice(b, r) || (piece && n->by_element)))
             place_columns(n, op, side, columns, r->from);
+        if (r->input >= 0) op->tensor = n->adds[r->input];
+        if (op->tensor != tensor) // the first of an element's words
+            op->coord[b->p->tensors.data[tensor].rank] =
+                (TileCoord){.axis = -1, .at = ex_i32(b->pool, 0)};
     }
 }
 

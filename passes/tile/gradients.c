@@ -133,8 +133,10 @@ void grad_store_input(Nest *n, const BackGrad *g, AxisRole other, int rides, Til
     Build *b = &n->b;
     const TileTensor *t = &b->p->tensors.data[n->grad[g->input]];
     TileOp *op = tile_op(b->p, b->k, b->block, TILE_STORE, g->at->span);
-    op->tensor = n->grad[g->input];
+    op->tensor = n->adds[g->input];
     op->add = true;
+    if (op->tensor != n->grad[g->input]) // the first of an element's words
+        op->coord[t->rank] = (TileCoord){.axis = -1, .at = ex_i32(b->pool, 0)};
     tile_arg(b->p, op, v);
     for (int d = 0; d < t->rank; d++) {
         bool scalar = !rank_of(n, g);

@@ -36,8 +36,10 @@ typedef struct Nest {
     int *near;       // the same as the nest of a GPU loads it: rows begin at a multiple of 16 bytes
     int *demit;      // by emit
     int *grad;       // by input; -1
+    int *adds; // where kernels add it up: the same, or exact sums, of which a last kernel makes it
     const Ex *head;  // of the queries; NULL: h
     const Ex *takes; // bool: the pair takes part
+    bool exact;      // gradients of inputs have the same bits in every run
     bool by_keys;    // rows of the kernel are keys: what is of a query is read at the pair
     // A tile may be added to one element: each block adds up the rows that are its own.
     bool by_element;

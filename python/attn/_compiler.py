@@ -139,8 +139,8 @@ def compile(source: Path, *, target: str = "host", dtype: Any = None, opt: int =
     entry: only this variant; defines: {"D": 128} (a name or a value that the source does not have is a ValueError, as other wrong arguments are); include: folders of imports; debug: as -g; schedule: "rows=64,keys=128", as
     --schedule (what `attnc tune` prints); phase: "fwd,bwd" adds the backward, .backward, and "fwd,part" .part and .combine; layout: "ragged",
     "paged", or "paged:16" for pages of 16 keys; kv_dtype: of k and v stored in 8 bits, "e4m3", "e5m2", "i8" or torch.float8_e4m3fn,
-    torch.float8_e5m2, torch.int8; invariant: a sequence has the same bits in any batch (docs/serving.md); deterministic: the backward adds up dq,
-    dk and dv in one order, so that runs have the same bits (inputs with gradients are refused)."""
+    torch.float8_e5m2, torch.int8; invariant: a sequence has the same bits in any batch (docs/serving.md); deterministic: gradients
+    have the same bits in every run (recurrences refuse it)."""
     dtype = dtype or ("f32" if target == "host" else "bf16")
     made = make(Source(source, dtype=dtype, kv_dtype=kv_dtype, entry=entry, defines=defines, include=include), target, opt, debug, schedule, phase, layout, invariant, deterministic)
     if ": warning: " in made.said:

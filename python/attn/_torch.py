@@ -199,12 +199,10 @@ def _in_order(spec: str) -> str:
     if not _wants_order(spec):
         return spec
     given = json.loads(spec)
-    variant, *listed = _declared(spec).split(" ")
-    added = [i.strip("=+") for i in listed if i.endswith("+") and i.strip("=+") not in _OPERANDS]
-    if not added and given["kind"] == "attention":
+    if given["kind"] == "attention":
         return json.dumps({**given, "deterministic": True}, sort_keys=True)
-    whose = ", ".join(added) if given["kind"] == "attention" else "a recurrence"
-    said = f"{variant}: gradients of {whose} are added up in any order, and so differ in their last bits from run to run"
+    variant = _declared(spec).split(" ")[0]
+    said = f"{variant}: gradients of a recurrence are added up in any order, and so differ in their last bits from run to run"
     if asked is None and torch.is_deterministic_algorithms_warn_only_enabled():
         warnings.warn(said, UserWarning, stacklevel=2)
         return spec
@@ -762,8 +760,7 @@ class Attention(torch.nn.Module):
     their names: then a tuple comes back; opt: 0 to 3.
 
     q, k, v and inputs that the source marks `grad` have gradients (first derivatives). deterministic: whether they have the same bits in every
-    run, at the cost of two more products of five; None: as torch.use_deterministic_algorithms says at the call. Where inputs have gradients, a
-    call that asks for this raises, or only warns where that flag is so set.
+    run, at the cost of two more products of five; None: as torch.use_deterministic_algorithms says at the call.
 
     spread (an attn.Spread): q, k, v are this rank's rows of a sequence over ranks, and so are arrays with an extent Sk or Sq (with both: rows of all keys), unless `whole`
     names them. Gradients of q, k, v and of such arrays are complete; of an array that every rank has a rank gets its share. kv_spread: where

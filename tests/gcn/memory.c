@@ -126,6 +126,26 @@ static void store(Wave *w, const Op *op) {
     gcn_issue(w, gcn_store_counter(w), NULL, false);
 }
 
+// Adds 64 bits.
+static void atomic_wide(Wave *w, const Op *op) {
+    uint64_t address[GCN_LANES], exec = gcn_exec(w);
+    uint32_t buf[2][GCN_LANES];
+    const uint32_t *data[2];
+    addresses(w, op, 0, 2, address);
+    for (int i = 0; i < 2; i++) data[i] = gcn_source(w, op, 1, i, buf[i]);
+    gcn_need(w, op, exec);
+    for (int i = 0; i < w->lanes; i++) {
+        if (!(exec >> i & 1)) continue;
+        uint64_t u;
+        void *p = gcn_reach(w, op, i, address[i], 8, true);
+        if (!p) return;
+        memcpy(&u, p, 8);
+        u += (uint64_t)data[1][i] << 32 | data[0][i];
+        memcpy(p, &u, 8);
+    }
+    gcn_issue(w, gcn_store_counter(w), NULL, false);
+}
+
 // row->arg: 0 f32 add, 1 u32 add, 2 u32 max, 3 i32 max; the old value when a result is named.
 static void atomic(Wave *w, const Op *op) {
     uint64_t address[GCN_LANES], exec = gcn_exec(w);
@@ -183,6 +203,8 @@ static const Row rows[] = {
     {"global_atomic_add_f32", atomic, "=nnnn", 0, 0, 0},
     {"global_atomic_add", atomic, "=nnnn", 0, 1, 0},
     {"global_atomic_add_u32", atomic, "=nnnn", 0, 1, 0},
+    {"global_atomic_add_x2", atomic_wide, "=nnn", 0, 0, 0},
+    {"global_atomic_add_u64", atomic_wide, "=nnn", 0, 0, 0},
     {"global_atomic_umax", atomic, "=nnnn", 0, 2, 0},
     {"global_atomic_max_u32", atomic, "=nnnn", 0, 2, 0},
     {"global_atomic_smax", atomic, "=nnnn", 0, 3, 0},

@@ -31,6 +31,7 @@ static void wide(Wave *w, const Op *op, Wide *x) {
     W(v_fma_f64, "d=ddd", d, d, 0, fma(a, b, c))                                                   \
     W(v_max_f64, "d=dd", d, d, 0, fmax(a, b))                                                      \
     W(v_min_f64, "d=dd", d, d, 0, fmin(a, b))                                                      \
+    W(v_ldexp_f64, "d=qu", d, q, 0, ldexp(gcn_f64(a), (int32_t)b))                                 \
     W(v_rcp_f64, "d=d", d, d, 0, 1 / a)                                                            \
     W(v_cvt_f64_f32, "d=f", d, q, 0, (double)gcn_f32((uint32_t)a))                                 \
     W(v_cvt_f64_i32, "d=u", d, q, 0, (double)(int32_t)a)                                           \

@@ -515,19 +515,21 @@ class Gradients(Case):
             flagged(*small, b)  # no gradients are wanted
             for x in small:
                 x.requires_grad_()
-            allowed(*small, b).sum().backward()
-            with self.assertRaisesRegex(RuntimeError, r"^learned: gradients of b are added .*; torch.use_deterministic_algorithms\(True\) refuses"):
-                flagged(*small, b)
-            with self.assertRaisesRegex(RuntimeError, "^r: gradients of a recurrence are"):
+            learns = b.requires_grad_()
+            first, *others = [torch.autograd.grad(flagged(q, k, v, learns).sin().sum(), learns)[0] for _ in range(4)]
+            self.assertTrue(all(torch.equal(first, x) for x in others))
+            (want,) = torch.autograd.grad(allowed(q, k, v, learns).sin().sum(), learns)
+            self.assertTrue(torch.allclose(first, want, rtol=1e-4, atol=1e-5))
+            with self.assertRaisesRegex(RuntimeError, r"^r: gradients of a recurrence are .*; torch.use_deterministic_algorithms\(True\) refuses"):
                 recurrence(q, k, v[..., :8])
             torch.use_deterministic_algorithms(True, warn_only=True)
             with warnings.catch_warnings(record=True) as told:
                 warnings.simplefilter("always")
-                flagged(*small, b).sum().backward()
-            self.assertRegex(str(told[0].message), "^learned: gradients of b are added")
+                recurrence(q, k, v[..., :8])
+            self.assertRegex(str(told[0].message), "^r: gradients of a recurrence are added")
             torch.use_deterministic_algorithms(False)
             with self.assertRaisesRegex(RuntimeError, "; deterministic=True refuses"):
-                attn.attention(learned, *small, b, deterministic=True)
+                attn.recurrence("recurrence r { dim D = 16; }", q, k, v[..., :8], deterministic=True)
         finally:
             torch.use_deterministic_algorithms(False)
 

@@ -28,7 +28,8 @@ static inline TileProgram *shaped(Arena *a, TileProgram *p, PuTiles tiles, const
 static inline Case make(Arena *a, const char *path, const char *text, bool deterministic,
                         PuTiles tiles, TargetId target, Dtype dtype, Knobs schedule) {
     Case c = {.a = a};
-    PassOptions o = {.target = *target_get(TARGET_HOST), .dtype = DT_F32};
+    PassOptions o = {
+        .target = *target_get(TARGET_HOST), .dtype = DT_F32, .deterministic = deterministic};
     Diags diags = diag_list(a);
     int columns = target == TARGET_SM90A ? 16 : 8; // a nest is for whole steps of its products
     const Stream *s = pu_stream(a, path, text, text ? 0 : columns, &c.v);
@@ -124,15 +125,20 @@ static inline void check(const char *path, const char *text, Dtype dtype) {
         }
 }
 
-static inline void check_chosen(const char *path, const char *text, TargetId target, Dtype dtype,
-                                Knobs schedule) {
+static inline void check_as(const char *path, const char *text, bool deterministic, TargetId target,
+                            Dtype dtype, Knobs schedule) {
     static const int32_t launches[][6] = {{1, 4, 2, 70, 133, 2}, {1, 1, 1, 3, 0, 0}};
     Arena *a = arena_new();
-    Case c = make(a, path, text, false, (PuTiles){0, 0}, target, dtype, schedule);
+    Case c = make(a, path, text, deterministic, (PuTiles){0, 0}, target, dtype, schedule);
     ck_assert_msg(c.backward, "%s", text ? text : path);
     for (size_t i = 0; i < sizeof launches / sizeof *launches; i++)
         check_one(&c, launches[i], path);
     arena_free(a);
+}
+
+static inline void check_chosen(const char *path, const char *text, TargetId target, Dtype dtype,
+                                Knobs schedule) {
+    check_as(path, text, false, target, dtype, schedule);
 }
 
 static inline void check_scheduled(const char *path, const char *text, TargetId target,

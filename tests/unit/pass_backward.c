@@ -376,6 +376,14 @@ TEST_EACH(scheduled_chosen, 0, 4) {
     }
 }
 
+// Gradients of inputs are exact sums, which a kernel of their own rounds.
+TEST_EACH(in_one_order, 0, 4) {
+    enum { FIRST = 3, LAST = 10 }; // of all ranks, of which some have no gradient here
+    for (int i = FIRST; i <= LAST; i++)
+        check_as(strstr(bodies[i], "q, k) = ") + 8, bodies[i], true, gpus[_i],
+                 (i + _i) % 2 ? DT_F32 : DT_BF16, (Knobs){0});
+}
+
 // A sweep that reads keys ahead is followed by one that does not: what came ahead of its last step is nobody's.
 TEST(further_sweeps_wait_for_their_own_tiles) {
     static const TargetId targets[] = {TARGET_SM80, TARGET_SM90A, TARGET_GFX942};
