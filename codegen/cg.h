@@ -240,6 +240,7 @@ Val cg_over(Cg *cg, Val v, int n);      // v / n and v % n of what is not negati
 Val cg_modulo(Cg *cg, Val v, int n);    // where n is a power of two
 Blk cg_block(Cg *cg, const char *name); // appended to the function
 void cg_enter(Cg *cg, Blk to);          // a jump, and on from there
+void cg_go_on(Cg *cg, Blk at);          // from a block on, which comes behind this one
 void cg_branch(Cg *cg, Val in, Blk then, Blk otherwise); // and on from `then`
 // What follows runs only where `in` holds (NULL: always), until cg_end_if, or cg_enter, which leaves the block where it was made.
 Blk cg_if(Cg *cg, Val in, const char *name);

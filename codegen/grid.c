@@ -173,8 +173,7 @@ static void find_sequence(Cg *cg, const TileGrid *g, Val *b, Val *tile) {
     LLVMAddIncoming(from, (Val[]){cg_i32(cg, 0), next}, (Blk[]){pre, cg_here(cg)}, 2);
     LLVMAddIncoming(n, (Val[]){all, left}, (Blk[]){pre, cg_here(cg)}, 2);
     cg_br(cg, head);
-    LLVMMoveBasicBlockAfter(done, cg_here(cg));
-    cg_at(cg, done);
+    cg_go_on(cg, done);
     *b = from;
     *tile = cg_sub(cg, *tile, first_tile(cg, g, from));
 }

@@ -75,6 +75,11 @@ void cg_enter(Cg *cg, Blk to) {
     cg_at(cg, to);
 }
 
+void cg_go_on(Cg *cg, Blk at) {
+    LLVMMoveBasicBlockAfter(at, cg_here(cg));
+    cg_at(cg, at);
+}
+
 void cg_branch(Cg *cg, Val in, Blk then, Blk otherwise) {
     cg_fork(cg, in, then, otherwise);
     cg_at(cg, then);
@@ -139,8 +144,7 @@ Val cg_end_count(Cg *cg, CgCount *l, Val step, Val sum) {
     LLVMAddIncoming(l->i, &next, &latch, 1);
     if (sum) LLVMAddIncoming(l->sum, &sum, &latch, 1);
     cg_br(cg, l->head);
-    LLVMMoveBasicBlockAfter(l->done, latch);
-    cg_at(cg, l->done);
+    cg_go_on(cg, l->done);
     return l->sum;
 }
 

@@ -205,8 +205,7 @@ static void tiles_along(Cg *cg, const CgGrid *grid, int d, Val first, int inner)
     // What is alike for all tiles would be held beside the accumulator. Of predicates there are seven: copies took turns with one of them,
     // and a step's instructions took 5070 cycles for 2579.
     if (cg->target->kind == KIND_NVPTX) cg_hoist_nothing(cg);
-    LLVMMoveBasicBlockAfter(done, cg_here(cg));
-    cg_at(cg, done);
+    cg_go_on(cg, done);
 }
 
 // All tiles of a sequence that the point has, of each dimension that is shared, the first of which is d or behind it.

@@ -24,10 +24,6 @@ float math_apply(const Math *m, ExOp op, const float *args, int n);
 // The formula of EXP, SIN, COS, LOG, RSQRT, TANH, SIGMOID, ERF or POW that targets share.
 float math_formula(const Math *m, ExOp op, float a, float b);
 
-// What the hardware's approximation is off by at most, relative to the result (of LOG2 on NVIDIA to at
-// least 1 between 1/2 and 2).
-double math_error(TargetKind kind, ExOp op);
-
 // The formulas' polynomials, from the constant on, and the bits of 2 / pi.
 enum {
     MATH_EXP2 = 6,

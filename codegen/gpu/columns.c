@@ -82,13 +82,11 @@ static Place place_of(Cg *cg, const TileOp *op, const TileValue *v, const Rows *
 bool cg_goes_by_columns(Cg *cg, const TileOp *op, const TileValue *v) {
     int last = op->coord[cg->p->tensors.data[op->tensor].rank - 1].axis;
     enum { MATRIX_ROWS = 16 };
-    const TileKernel *k = cg->k;
-    bool combines = k->purpose == PURPOSE_COMBINE && cg->target->kind == KIND_NVPTX;
-    if (combines && k->axes[tile_grid_axis(k)].extent < MATRIX_ROWS) return true;
-    if (k->purpose == PURPOSE_STEPS) return true;
-    if (v->rank != 2 || v->home != HOME_FRAGMENT) return false;
+    if (v->home != HOME_FRAGMENT) return false;
     const CgFragment *f = cg_fragment(cg, v);
-    return f->rows == last || tile_goes_by_element(op, f->columns);
+    if (f->rows >= 0 && layout_covers(&f->is, f->rows) < MATRIX_ROWS) return true;
+    if (cg->k->purpose == PURPOSE_STEPS) return true;
+    return v->rank == 2 && (f->rows == last || tile_goes_by_element(op, f->columns));
 }
 
 static void part_of(const TileValue *v, const CgFragment *f, int i, int *part) {

@@ -202,11 +202,8 @@ void cg_add_diagonals(Cg *cg, const TileOp *op) {
     cg_branch(cg, cg_gpu(cg)->hooks->every(cg, same), one, many);
     put_one(cg, op, &sums, offset[0], in);
     cg_br(cg, done);
-    LLVMMoveBasicBlockAfter(many, cg_here(cg));
-    cg_at(cg, many);
+    cg_go_on(cg, many);
     for (int i = 0; i < sums.n; i++)
         put(cg, op, offset[i], is_something(cg, sums.data[i].v, in), sums.data[i].v);
-    cg_br(cg, done);
-    LLVMMoveBasicBlockAfter(done, cg_here(cg));
-    cg_at(cg, done);
+    cg_end_if(cg, done);
 }

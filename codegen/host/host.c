@@ -136,8 +136,7 @@ static void grid(Cg *cg, void (*body)(Cg *cg, Val index)) {
     Blk last = cg_here(cg);
     LLVMAddIncoming(index, &next, &last, 1);
     cg_br(cg, head);
-    LLVMMoveBasicBlockAfter(end, last);
-    cg_at(cg, end);
+    cg_go_on(cg, end);
 }
 
 // ---- what loops carry

@@ -409,9 +409,7 @@ static void move(Cg *cg, Access *a) {
     cg_br(cg, f.join);
     cg_at(cg, f.edge);
     straight_masked(cg, a, true);
-    cg_br(cg, f.join);
-    LLVMMoveBasicBlockAfter(f.join, cg_here(cg));
-    cg_at(cg, f.join);
+    cg_end_if(cg, f.join);
 }
 
 static Val either(Cg *cg, const Fork *f, Blk edge, Val whole, Val other) {
@@ -428,9 +426,7 @@ static void load_view(Cg *cg, Access *a) {
     cg_at(cg, f.edge);
     straight_masked(cg, a, true);
     Blk edge = cg_here(cg);
-    cg_br(cg, f.join);
-    LLVMMoveBasicBlockAfter(f.join, edge);
-    cg_at(cg, f.join);
+    cg_end_if(cg, f.join);
     p->mem = either(cg, &f, edge, a->base, p->mem);
     for (int i = 0; i < a->v->rank; i++)
         p->stride[i] = either(cg, &f, edge, a->stride[a->dim_of[a->v->axis[i]]], p->stride[i]);

@@ -193,10 +193,10 @@ static bool lies_apart(Cg *cg, const CgAccess *a) {
     return false;
 }
 
-// Whether the tensor's rows are whole tiles.
+// Whether the tensor's rows are whole tiles, which begin with the first one.
 static bool has_tiles(Cg *cg, const CgAccess *a) {
-    int rank = a->t->rank, axis = a->op->coord[rank - 2].axis;
-    return tile_is_multiple(a->t->extent[rank - 2], cg->k->axes[axis].extent);
+    int d = a->t->rank - 2, axis = a->op->coord[d].axis;
+    return !a->op->each[d] && tile_is_multiple(a->t->extent[d], cg->k->axes[axis].extent);
 }
 
 // Of a warp's rows and the current columns, this thread's part of the first block. in: the tensor has it; NULL: it has all.

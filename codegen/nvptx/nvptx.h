@@ -109,7 +109,6 @@ Val nv_sigmoids_end(Cg *cg, const Val pair[2]);
 // ---- operations
 extern const CgGpuHooks nv_gpu_hooks; // map.c
 void nv_map(Cg *cg, const TileOp *op);
-Val nv_whole(Cg *cg, const TileValue *v, Val part); // parts.c
 // Operands in parts become whole for an op that does not take them so.
 void nv_with_sums(Cg *cg, const TileOp *op, void (*lower)(Cg *cg, const TileOp *op));
 void nv_load(Cg *cg, const TileOp *op); // global.c

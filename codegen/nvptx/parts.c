@@ -7,7 +7,7 @@
 #include "ir/tile_parts.h"
 
 // A row's number from what the threads of a warp that share it have of it.
-Val nv_whole(Cg *cg, const TileValue *v, Val part) {
+static Val whole_of(Cg *cg, const TileValue *v, Val part) {
     return cg_across(cg, &cg_fragment(cg, v)->is, LAYOUT_COPIES, EX_ROWSUM, part);
 }
 
@@ -24,7 +24,7 @@ static void make_whole(Cg *cg, const TileValue *v) {
     const Val *parts = value->e;
     int axis = shared_by_warps(cg, v);
     value->e = ARENA_ARRAY(cg->arena, Val, value->n);
-    for (int i = 0; i < value->n; i++) value->e[i] = nv_whole(cg, v, parts[i]);
+    for (int i = 0; i < value->n; i++) value->e[i] = whole_of(cg, v, parts[i]);
     if (axis >= 0) cg_across_warps(cg, v->layout, axis, EX_ROWSUM, v);
 }
 

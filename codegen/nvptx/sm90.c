@@ -163,8 +163,7 @@ static void role(Cg *cg, const TileOp *op) {
     *s = outer;
     h->first_group += op->warpgroups;
     h->role = NULL;
-    LLVMMoveBasicBlockAfter(others, cg_here(cg));
-    cg_at(cg, others);
+    cg_go_on(cg, others);
 }
 
 // ---- operations

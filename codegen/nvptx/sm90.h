@@ -162,8 +162,7 @@ void nv90_do_within(Cg *cg, const TileOp *map, TileKind kind); // behind its wai
 void nv90_pack(Cg *cg);                                        // all that is wide
 // Nothing moves across it; held: numbers of rows that what comes behind it is made of.
 void nv90_pinned_wait(Cg *cg, const TileOp *map, Val *held, int n);
-Val nv90_operand(Cg *cg, const TileValue *v, bool transposed); // the descriptor of a shared operand
-bool nv90_is_left(Cg *cg, const TileValue *v);                 // the left one of some product
+bool nv90_is_left(Cg *cg, const TileValue *v);     // the left one of some product
 Val nv90_left(Cg *cg, const TileValue *v);         // of the warpgroup's rows of a left one
 void nv90_store_through(Cg *cg, const TileOp *op); // sm90_store.c
 void nv90_add_through(Cg *cg, const TileOp *op);
@@ -188,8 +187,6 @@ void nv90_finish(Cg *cg);
 Val nv90_is_left_over(Cg *cg);
 
 // ---- instructions (sm90_ops.c). Addresses are i32 in shared memory.
-// What a sum adds to something else, which *address becomes; 0: it is no such sum.
-int64_t nv90_constant_part(Val *address);
 Val nv90_if(Cg *cg, Val condition); // i1 -> i32, for the asm forms with a predicate
 void nv90_barrier_init(Cg *cg, Val barrier, int count);
 void nv90_barrier_fence(Cg *cg); // initialised barriers are seen by the copy engine

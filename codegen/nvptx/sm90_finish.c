@@ -25,9 +25,8 @@ static Finish finish_of(Cg *cg) {
     Finish f = {.to = cg_finishes(cg->p), .told = cg->k->schedule.finish - 1};
     for (const TileOp *op = f.to->body.first; op; op = op->next) {
         if (op->kind == TILE_LOAD) f.sums = op->tensor;
-        if (op->kind == TILE_STORE) f.dq = op->tensor;
+        if (op->kind == TILE_STORE) f.dq = op->tensor, f.axis = op->coord[2].axis;
     }
-    f.axis = tile_grid_axis(f.to);
     f.rows = f.to->axes[f.axis].extent;
     return f;
 }

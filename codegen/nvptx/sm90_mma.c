@@ -103,7 +103,7 @@ static Val changing_part(Cg *cg, const TileValue *v, bool transposed) {
     return cg_add(cg, first, by_number(cg, stage, bytes16(p->tile.bytes)));
 }
 
-Val nv90_operand(Cg *cg, const TileValue *v, bool transposed) {
+static Val shared_operand(Cg *cg, const TileValue *v, bool transposed) {
     return by_constant(cg, changing_part(cg, v, transposed), fixed_part(cg, v, transposed));
 }
 
@@ -137,7 +137,7 @@ static Val left_descriptor(Cg *cg, const Operands *o, const TileShared *t, int s
     bool transposed = t->row_axis == o->axis;
     assert(t->order == ORDER_PANELS && !(transposed && has_rows(sum)));
     Val taken = h->rows[o->left->id], stage = h->stage[o->right->id];
-    if (!has_rows(sum)) return nv90_operand(cg, o->left, transposed);
+    if (!has_rows(sum)) return shared_operand(cg, o->left, transposed);
     if (!taken || in_words(cg)) return nv90_left(cg, o->left);
     return stage && steps >= WORTH_A_CHANGE ? changing(cg, taken, stage) : taken;
 }

@@ -25,7 +25,7 @@ static void say(Cg *cg, const char *text, int n, ...) {
 }
 
 // An address in shared memory that is made of another and a constant, which an instruction adds for nothing: *address becomes the other one.
-int64_t nv90_constant_part(Val *address) {
+static int64_t constant_part(Val *address) {
     Val sum = LLVMIsAInstruction(*address);
     if (!sum || LLVMGetInstructionOpcode(sum) != LLVMAdd) return 0;
     Val by = LLVMGetOperand(sum, 1);
@@ -36,7 +36,7 @@ int64_t nv90_constant_part(Val *address) {
 
 // `text` of an operation at a barrier, whose address it has as [$0+%d].
 static const char *at_barrier(Cg *cg, const char *text, Val *barrier) {
-    return arena_printf(cg->arena, text, (int)nv90_constant_part(barrier));
+    return arena_printf(cg->arena, text, (int)constant_part(barrier));
 }
 
 #define WHERE(k, text) "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $" #k ", 0;\n\t@p " text ";\n\t}"
@@ -344,9 +344,9 @@ static void instruction(Text *t, const Nv90Product *p, int k, int from, int to, 
     bool middle = p->middle && part % 2;
     Val first = middle ? p->middle : p->right, other = p->left;
     int64_t by = p->right_step[k] + parts * p->beyond;
-    if (p->words) by += nv90_constant_part(&first);
+    if (p->words) by += constant_part(&first);
     descriptor(t, p, "db", right + middle, by);
-    by = p->left ? p->left_step[k] + (p->words ? nv90_constant_part(&other) : 0) : 0;
+    by = p->left ? p->left_step[k] + (p->words ? constant_part(&other) : 0) : 0;
     if (p->left) descriptor(t, p, "da", left, by);
     text_printf(t, "\twgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {", to - from, type, type);
     for (int i = from / 2; i < to / 2; i++) text_printf(t, i > from / 2 ? ",$%d" : "$%d", i);
@@ -399,7 +399,7 @@ static void argument(Arguments *a, Val v, const char *constraint) {
 }
 
 static void argument_descriptor(Arguments *a, const Nv90Product *p, Val v) {
-    if (p->words) nv90_constant_part(&v);
+    if (p->words) constant_part(&v);
     argument(a, v, p->words ? "r" : "l");
 }
 

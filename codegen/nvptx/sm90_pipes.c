@@ -229,8 +229,7 @@ static void copy_own_bands(Cg *cg, const TileOp *op, const Nv90Pipe *p, Val begi
     cg_branch(cg, cg_less(cg, begin, cg_axis_size(cg, p->tile.row_axis)), some, none);
     copy_bands(cg, op, p, begin, NULL);
     cg_br(cg, on);
-    LLVMMoveBasicBlockAfter(none, cg_here(cg));
-    cg_at(cg, none);
+    cg_go_on(cg, none);
     wait_for_room(cg, p);
     tell_end(cg, p, begin);
     nv90_barrier_arrive(cg, barrier_at(cg, p->full, stage_of(cg, p, p->fills.stage)), NULL);
@@ -380,8 +379,7 @@ static void fill_by_boxes(Cg *cg, const TileOp *op, const Nv90Pipe *p, int rows)
     cg_at(cg, rest);
     wait_for_room(cg, p);
     cg_br(cg, on);
-    LLVMMoveBasicBlockAfter(pieces, cg_here(cg));
-    cg_at(cg, pieces);
+    cg_go_on(cg, pieces);
     copy_pieces(cg, op, p);
     cg_enter(cg, on);
 }

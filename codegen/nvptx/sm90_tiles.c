@@ -281,8 +281,7 @@ void nv90_tiles(Cg *cg, const TileOp *op) {
         for (int e = 0; e < v->n; e++) cg_store(cg, v->e[e], c[i].variable[e]);
     }
     cg_br(cg, head);
-    LLVMMoveBasicBlockAfter(exit, cg_here(cg));
-    cg_at(cg, exit);
+    cg_go_on(cg, exit);
     stand(cg, load_point(cg));
     for (int i = 0; i < op->results.n; i++)
         cg->value[op->results.data[i]->id] = cg->value[op->carried.data[i]->id];

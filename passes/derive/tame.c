@@ -311,8 +311,8 @@ bool row_below(const RowProgram *row, const Ex *e, double most) {
     return where(row, e, INFINITY).hi <= most;
 }
 
-double row_least(const RowProgram *row, const Ex *e) { return where(row, e, INFINITY).lo; }
-
-bool row_not_negative(const RowProgram *row, const Ex *e) { return row_least(row, e) >= 0; }
+bool row_not_negative(const RowProgram *row, const Ex *e) {
+    return where(row, e, INFINITY).lo >= 0;
+}
 
 double row_most(const RowProgram *row, const Ex *e) { return bounds_size(where(row, e, LARGEST)); }

@@ -23,16 +23,13 @@ bool row_dots_small(const RowProgram *row, const Ex *e);
 // How large |e| can be where dot products, squared norms and float inputs that no score reads are within 2^64.
 double row_most(const RowProgram *row, const Ex *e);
 
-// What e is never below, whatever scores are.
-double row_least(const RowProgram *row, const Ex *e);
-
 // The same of several expressions: what they share is looked at once.
 typedef struct RowBounds {
     struct Tame *any, *largest;
 } RowBounds;
 RowBounds row_bounds(Arena *scratch, const RowProgram *row);
 double row_bounds_most(RowBounds b, const Ex *e);  // row_most
-double row_bounds_least(RowBounds b, const Ex *e); // row_least
+double row_bounds_least(RowBounds b, const Ex *e); // what e is never below, whatever scores are
 
 // Whether that is 0 or more.
 bool row_not_negative(const RowProgram *row, const Ex *e);

@@ -17,7 +17,8 @@
 
 typedef VEC(TileOp *) Loads; // of a loop's body
 
-bool pass_begins_loop(const TileOp *load) {
+// What it loads is what a loop carries first: in registers.
+static bool begins_loop(const TileOp *load) {
     for (const TileOp *op = load->next; op; op = op->next)
         for (int i = 0; i < op->args.n && op->carried.n; i++)
             if (op->args.data[i] == load->results.data[0]) return true;
@@ -39,7 +40,7 @@ bool pass_is_vector(const TileProgram *p, const TileOp *op) {
 bool pass_is_operand(const TileProgram *p, const TileOp *op) {
     if (op->kind != TILE_LOAD || op->results.data[0]->home == HOME_FRAGMENT) return false;
     if (p->target == TARGET_SM80 && pass_is_vector(p, op)) return true;
-    return tile_is_operand(p, &p->tensors.data[op->tensor]) && !pass_begins_loop(op);
+    return tile_is_operand(p, &p->tensors.data[op->tensor]) && !begins_loop(op);
 }
 
 static Loads loads_of(const TileProgram *p, const TileOp *loop) {

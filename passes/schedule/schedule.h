@@ -118,8 +118,6 @@ void pass_go_over_all(
     const Ex *ends); // a dimension over the tiles of all sequences (TileGrid.batch)
 void pass_bind(TileProgram *p, TileKernel *k, int axis, int extent);
 
-bool pass_begins_loop(
-    const TileOp *load); // what it loads is what a loop carries first: in registers
 // Whether a combination's tile is a row for each of eight lanes, on NVIDIA GPUs. Where it begins early (codegen/nvptx/nvptx.c) its blocks wait
 // on the first multiprocessors that have room, and the fewer registers they have, the fewer these are: there it has a matrix product's.
 enum { COMBINED_ROWS = 8 };

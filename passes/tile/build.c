@@ -41,7 +41,7 @@ const Ex *build_pos(Build *b, AxisRole axis) {
     return ex_sym(b->pool, SYM_POS, b->axis[axis], EX_I32);
 }
 
-const Ex *build_heads(Build *b) {
+static const Ex *all_heads(Build *b) {
     return ex_2(b->pool, EX_MUL, build_size(b, SIZE_B), build_size(b, SIZE_HQ));
 }
 
@@ -59,7 +59,7 @@ const Ex *build_own_parts(Build *b) {
 bool build_may_finish(const Build *b) { return b->own_parts && !b->phase && !b->p->split.apart; }
 
 const Ex *build_split_heads(Build *b) {
-    return ex_2(b->pool, EX_SUB, build_heads(b), build_size(b, b->p->split.whole));
+    return ex_2(b->pool, EX_SUB, all_heads(b), build_size(b, b->p->split.whole));
 }
 
 // 0 for a whole axis.
@@ -73,7 +73,7 @@ static const Ex *tile_of(Build *b, AxisRole axis) {
 // Row r of packed rows is query r / group of head h * group + r % group, and the grid's h goes over the heads of the keys. Otherwise
 // it is query r of head h.
 
-const Ex *build_query(Build *b) {
+static const Ex *query_of_row(Build *b) {
     const Ex *row = build_pos(b, AX_M);
     return b->packed ? ex_2(b->pool, EX_DIV, row, build_size(b, b->group)) : row;
 }
@@ -93,7 +93,7 @@ static const Ex *key_head(Build *b) {
 }
 
 static const Ex *q_idx(Build *b) {
-    return ex_2(b->pool, EX_ADD, build_size(b, SIZE_Q_OFFSET), build_query(b));
+    return ex_2(b->pool, EX_ADD, build_size(b, SIZE_Q_OFFSET), query_of_row(b));
 }
 
 static const Ex *build_rows(Build *b) {
@@ -134,7 +134,7 @@ TileValue *build_bound(const Build *b, ExSym sym, int index) {
 static const Ex *placed_load(Build *b, const Ex *e) {
     if (e->input >= b->row->inputs.n) return e;
     const Ex *key = b->axis[AX_N] < 0 ? NULL : build_pos(b, AX_N);
-    return places_load(&b->at, &b->row->inputs.data[e->input], e, build_query(b), key);
+    return places_load(&b->at, &b->row->inputs.data[e->input], e, query_of_row(b), key);
 }
 
 typedef struct Resolve {
@@ -410,13 +410,13 @@ static void set_places(Build *b, TileOp *op, int tensor, AxisRole rows, int colu
                        const Ex *head) {
     const Ex *index[2];
     bool queries = rows == AX_M, sums = is_work(b, tensor, true), part = is_work(b, tensor, false);
-    int n = 0, places = queries ? places_query(&b->at, build_query(b), index)
+    int n = 0, places = queries ? places_query(&b->at, query_of_row(b), index)
                                 : places_key(&b->at, build_pos(b, rows), index);
     op->tensor = tensor;
     if (sums && b->p->tensors.data[tensor].dtype == DT_F32) index[0] = build_place_of_work(b, rows);
     if (sums) by_index(op, &n, head);
     if (part) by_index(op, &n, b->part ? b->part : tile_of(b, AX_S));
-    if (part) index[0] = ex_2(b->pool, EX_ADD, build_size(b, b->p->split.first), build_query(b));
+    if (part) index[0] = ex_2(b->pool, EX_ADD, build_size(b, b->p->split.first), query_of_row(b));
     if (is_of_parts(b, tensor)) by_index(op, &n, b->part);
     if (is_numbers(b, tensor)) by_index(op, &n, ex_i32(b->pool, b->number));
     for (int i = 0; i < places; i++) {
@@ -453,7 +453,7 @@ static void set_coords(Build *b, TileOp *op, int tensor, AxisRole rows, int colu
     }
     if (work) by_index(op, &n, b->part ? b->part : tile_of(b, AX_S));
     if (rows == AX_M && b->packed)
-        by_row(b, op, &n, build_query(b));
+        by_row(b, op, &n, query_of_row(b));
     else
         by_tile(b, op, &n, rows);
     if (columns != AX_NONE) by_tile(b, op, &n, (AxisRole)columns);

@@ -79,7 +79,6 @@ typedef struct Build {
 const Ex *build_size(Build *b, int index);
 const Ex *build_pos(Build *b, AxisRole axis);
 const Ex *build_head(Build *b);  // which of all batches' heads the tile is of
-const Ex *build_heads(Build *b); // how many they are
 const Ex *build_parts(Build *b); // how many parts a launch has
 bool build_may_finish(const Build *b);
 const Ex *build_own_parts(Build *b);   // and the sequence at hand, of a batch
@@ -159,8 +158,6 @@ TileValue *build_product(Build *b, TileValue *x,
                          TileValue *y); // of two row scalars; NULL stands for 1
 void build_finished(Build *b);          // binds the reductions whose states are known by now
 
-const Ex *build_query(Build *b); // of the row at hand: its number in the sequence   build.c
-
 // ---- what is kept of a row whose keys are not all seen (state.c)
 void build_whole_sizes(Build *b);     // of phases part and combine
 void build_own_whole_sizes(Build *b); // of sequences, likewise
@@ -186,8 +183,7 @@ void build_leave(Build *b, TileValue *acc); // all of it
 void build_forward(Build *b); // sweep.c
 void build_part(Build *b);    // sweep.c
 void build_combine(Build *b); // combine.c
-// The rest of a kernel once all states are bound: emits, the deferred factor, output.   sweep.c
-void build_finish(Build *b, TileValue *acc);
-void build_end(Build *b, TileValue *acc); // or, of a part, what is left
+// The rest of a kernel once all states are bound: emits, the deferred factor, output; or, of a part, what is left.   sweep.c
+void build_end(Build *b, TileValue *acc);
 
 #endif

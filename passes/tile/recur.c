@@ -20,7 +20,7 @@
 
 #include <string.h>
 
-int recur_rows_axis(const Recur *r, int along) { return along == ALONG_T ? r->T : r->U; }
+static int rows_axis(const Recur *r, int along) { return along == ALONG_T ? r->T : r->U; }
 
 // ---- building
 
@@ -158,13 +158,13 @@ static const Ex *clause_one(void *ctx, ExPool *x, const Ex *e) {
     Recur *r = c->r;
     if (e->op == EX_LOAD && r->p->batch)
         e = places_load(&r->at, &r->rec->inputs.data[e->input], e,
-                        recur_pos(r, recur_rows_axis(r, c->along)), NULL);
+                        recur_pos(r, rows_axis(r, c->along)), NULL);
     if (e->op == EX_LOAD)
         return ex_load(x, e->input, e->type, e->args, e->nargs,
                        e->inside && !ex_uses(e, SYM_POS, -1));
     if (e->op != EX_SYM) return e;
     switch ((int)e->sym) {
-    case SYM_T_IDX: return recur_pos(r, recur_rows_axis(r, c->along));
+    case SYM_T_IDX: return recur_pos(r, rows_axis(r, c->along));
     case SYM_D_IDX: return recur_pos(r, r->D);
     case SYM_E_IDX: return recur_pos(r, r->E);
     case SYM_Q: return recur_in(r, c->map, r->raw_q);
@@ -189,7 +189,7 @@ const Ex *recur_clause(Recur *r, TileOp *map, int along, const Ex *e) {
 // A number of each row; 0 behind the sequence. A constant stays one: elements are 0 there.
 Number recur_row_number(Recur *r, const char *name, const Ex *e, int along) {
     if (!e || e->op == EX_CONST) return (Number){NULL, e && ex_is_f32(e, 1) ? NULL : e};
-    int rows = recur_rows_axis(r, along);
+    int rows = rows_axis(r, along);
     TileOp *map = recur_open(r, rows, -1, -1);
     return (Number){
         recur_out(r, map, name,
@@ -207,7 +207,7 @@ TileValue *recur_elements(Recur *r, const char *name, const Ex *e, int along, in
     if (e->op == EX_SYM && e->sym == SYM_Q) return r->raw_q;
     if (e->op == EX_SYM && e->sym == SYM_K) return r->raw_k[along];
     if (e->op == EX_SYM && e->sym == SYM_V) return r->raw_v[along];
-    int rows = recur_rows_axis(r, along);
+    int rows = rows_axis(r, along);
     TileOp *map = recur_open(r, rows, columns, -1);
     int size = columns == r->E ? r->rec->Dv : r->rec->D; // tiles may have more
     const Ex *there = recur_both(r, recur_exists(r, rows),
@@ -221,7 +221,7 @@ TileValue *recur_elements(Recur *r, const char *name, const Ex *e, int along, in
 bool recur_uses(const Ex *e, ExSym sym) { return e && ex_uses(e, sym, 0); }
 
 TileValue *recur_norm(Recur *r, const char *name, TileValue *v, int along, int columns) {
-    TileOp *map = recur_open(r, recur_rows_axis(r, along), columns, -1);
+    TileOp *map = recur_open(r, rows_axis(r, along), columns, -1);
     const Ex *e = recur_in(r, map, v);
     return recur_reduce(r, map, name, EX_ROWSUM, columns, ex_2(r->x, EX_MUL, e, e));
 }
@@ -390,7 +390,7 @@ TileValue *recur_inverse(Recur *r, const Read *erase, const Write *write, Number
 }
 
 // What a read gets of the state before the chunk, without its number.
-TileValue *recur_of_state(Recur *r, const char *name, const Read *read, TileValue *state) {
+static TileValue *of_state(Recur *r, const char *name, const Read *read, TileValue *state) {
     Sum sum = recur_sum_of(r, read->is);
     TileValue *zero = recur_zero_of(r, read->is), *elem = read->elem;
     if (r->c->channel) {
@@ -455,7 +455,7 @@ static void solve(Recur *r, const Read *erase, Write *w, TileValue *state) {
     Number value = recur_row_number(r, "nv", c->write[0].value, ALONG_T),
            erased = recur_row_number(r, "nu", c->write[0].erased, ALONG_T);
     TileValue *v = r->no_values ? NULL : recur_elements(r, "ve", c->value, ALONG_T, r->E),
-              *u = recur_of_state(r, "u", erase, state);
+              *u = of_state(r, "u", erase, state);
     TileOp *map = recur_open(r, r->T, -1, -1); // both numbers of what is erased
     const Ex *number =
         recur_times(r, recur_factor(r, map, erased), recur_factor(r, map, erase->number));
@@ -473,7 +473,7 @@ static void solve(Recur *r, const Read *erase, Write *w, TileValue *state) {
 
 // u = (I - N)^-1 (u0 + M v), of two: w[1] writes it.
 static void solve_erased(Recur *r, const Read *erase, Write *w, TileValue *state) {
-    TileValue *u = recur_of_state(r, "u", erase, state);
+    TileValue *u = of_state(r, "u", erase, state);
     if (erase->number.v || erase->number.constant) {
         TileOp *map = recur_open(r, r->T, r->E, -1);
         u = recur_out(r, map, "u",
@@ -550,7 +550,7 @@ TileValue *recur_output(Recur *r, const Write *w, TileValue *state) {
     const Chunk *c = r->c;
     Read query = {&c->query, recur_elements(r, "qe", c->query.elem, ALONG_T, r->D),
                   recur_row_number(r, "nq", c->query.number, ALONG_T)};
-    TileValue *o = recur_of_state(r, "i", &query, state);
+    TileValue *o = of_state(r, "i", &query, state);
     for (int i = 0; i < c->nwrites; i++) {
         TileValue *a = recur_scores(r, "p", &query, &w[i], (Number){NULL, NULL});
         o = recur_product(r, "o", a, recur_operand(r, "xp", w[i].x), o, r->T, r->E);

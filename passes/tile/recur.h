@@ -69,7 +69,6 @@ typedef struct Write {
 } Write;
 
 // ---- operations, appended to r->block
-int recur_rows_axis(const Recur *r, int along);
 TileOp *recur_open(Recur *r, int a, int b, int c);
 const Ex *recur_in(Recur *r, TileOp *map, TileValue *v);
 TileValue *recur_out(Recur *r, TileOp *map, const char *name, const Ex *e);
@@ -106,7 +105,6 @@ const Ex *recur_from_start(Recur *r, TileOp *map, Sum sum, TileValue *zero, cons
 TileValue *recur_scores(Recur *r, const char *name, const Read *read, const Write *write,
                         Number of_row);
 TileValue *recur_inverse(Recur *r, const Read *erase, const Write *write, Number of_row);
-TileValue *recur_of_state(Recur *r, const char *name, const Read *read, TileValue *state);
 TileValue *recur_decayed_state(Recur *r, TileValue *state);
 TileValue *recur_new_state(Recur *r, const Write *w, TileValue *state);
 void recur_make_writes(Recur *r, Write *w, TileValue *state);

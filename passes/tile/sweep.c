@@ -395,7 +395,7 @@ static void show_keys(Build *b) {
     build_bind(b, SYM_STATE, b->extremum, build_row(b, "best", ex_select(x, some, near, best)));
 }
 
-void build_finish(Build *b, TileValue *acc) {
+static void finish(Build *b, TileValue *acc) {
     const RowProgram *row = b->row;
     show_keys(b);
     build_finished(b);
@@ -439,7 +439,7 @@ void build_end(Build *b, TileValue *acc) {
     if (b->phase == PHASE_PART)
         build_leave(b, acc);
     else
-        build_finish(b, acc);
+        finish(b, acc);
 }
 
 // Rows in one part (the first is less than the second) are finished; others' parts are left to the combination.
