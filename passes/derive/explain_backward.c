@@ -140,8 +140,10 @@ static void tell_rows_of(Explain *x, const Backward *b, RowSide side) {
         if (!wanted) continue;
         const char *name = row_operand_name(p, side, r);
         say_equation(x, say_own(x, arena_printf(x->arena, "d%s", name)),
-                     e ? e : ex_f32(x->pool, 0));
-        say_prose(x, side == ROW_KEYS ? ", summed over the queries" : ", summed over the keys");
+                     e ? e : ex_i32(x->pool, 0));
+        say_prose(x, !e                 ? ": what depends on it has no slope"
+                     : side == ROW_KEYS ? ", summed over the queries"
+                                        : ", summed over the keys");
     }
 }
 

@@ -143,6 +143,14 @@ ARENA_TEST(names_do_not_clash) {
     ck_assert_ptr_nonnull(strstr(text, "    the output is o * 2.0\n"));
 }
 
+// Scores that only decide have no gradient, and no sum is said of it.
+ARENA_TEST(no_slope) {
+    RowProgram *p = softmax(a);
+    p->modified = read(p, "floor(dot)");
+    const char *text = printed(a, p, EX_TEXT);
+    ck_assert_ptr_nonnull(strstr(text, "    dq = 0: what depends on it has no slope\n"));
+}
+
 ARENA_TEST(a_positive_scale_leaves_the_score) {
     RowProgram *p = softmax(a);
     Text t = text_new(a);
