@@ -21,8 +21,9 @@
 
 enum {
     SPLIT_TILES = 2,
-    MAX_PARTS = 64, // of a row, which the combination goes through one after the other
-    FEW_ROUNDS = 3, // of all workers, by tiles of few queries; a part has LONG_PART keys then
+    MAX_PARTS = 64,   // of a row, which the combination goes through one after the other,
+    MANY_PARTS = 256, // or as many where each has LONG_PART / 2 keys
+    FEW_ROUNDS = 3,   // of all workers, by tiles of few queries; a part has LONG_PART keys then
     LONG_PART = 2048,
     MOST_KEYS = 2048,    // of a part of a sequence that has a length of its own,
     MOST_BLOCKS = 32,    // of which a worker gets as many at most: most of them may have no part
@@ -290,16 +291,24 @@ static const Ex *even_steps(TileProgram *p, const TileKernel *k, const Ex *room,
     return size_of(p, pass_own_size(p, "part_steps", EX_CONST, NULL, steps));
 }
 
+// Few tiles need more parts than MAX_PARTS, to fill all workers. The combination of so many pays where they are long.
+static const Ex *most_parts(TileProgram *p) {
+    ExPool *x = p->pool;
+    const Ex *n = ex_2(x, EX_DIV, size_of(p, SIZE_SK), ex_i32(x, LONG_PART / 2));
+    n = ex_2(x, EX_MIN, n, ex_i32(x, MANY_PARTS));
+    return ex_2(x, EX_MAX, n, ex_i32(x, MAX_PARTS));
+}
+
 // Parts of the longest sequence that there may be.
 static const Ex *parts_of_longest(TileProgram *p, const TileKernel *k) {
     ExPool *x = p->pool;
     const Ex *n = over(p, size_of(p, SIZE_SK), size_of(p, p->split.keys));
     const Ex *room = by_tiles(p, k, ex_2(x, EX_MUL, workers_of(p, k), ex_i32(x, MOST_BLOCKS)));
-    const Ex *most = ex_i32(x, MAX_PARTS);
+    const Ex *most = most_parts(p);
     if (p->split.beside) // their rows have places of workspace, too
         most = ex_select(x, are_beside(p),
                          ex_2(x, EX_DIV, ex_i32(x, MOST_PLACES), size_of(p, p->split.rows)), most);
-    return ex_2(x, EX_MIN, ex_2(x, EX_MIN, n, ex_i32(x, MAX_PARTS)), ex_2(x, EX_MIN, room, most));
+    return ex_2(x, EX_MIN, ex_2(x, EX_MIN, n, most_parts(p)), ex_2(x, EX_MIN, room, most));
 }
 
 // Lengths even the parts where there are no more sequences than parts that run at once. Then parts of all sequences are numbered
@@ -398,7 +407,7 @@ static const Ex *parts_for(TileProgram *p, const TileKernel *k) {
     const Ex *all = workers_of(p, k), *one = ex_i32(x, 1);
     const Ex *most = ex_2(x, EX_DIV, size_of(p, SIZE_SK), ex_i32(x, key_extent(k) * SPLIT_TILES));
     const Ex *n = by_tiles(p, k, all), *some = ex_2(x, EX_LT, ex_i32(x, 0), n);
-    n = ex_2(x, EX_MIN, n, ex_2(x, EX_MIN, most, ex_i32(x, MAX_PARTS)));
+    n = ex_2(x, EX_MIN, n, ex_2(x, EX_MIN, most, most_parts(p)));
     if (p->target != TARGET_HOST) n = ex_select(x, some, n, for_rounds(p, k, all));
     if (p->target != TARGET_HOST && p->batch)
         n = ex_select(x, few_queries(p), parts_of_longest(p, k), n);

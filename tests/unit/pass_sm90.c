@@ -329,6 +329,26 @@ ARENA_TEST_EACH(parts_of_launches, 0, 7) {
             p, t->launch, 1e-5);
 }
 
+// Few tiles have as many parts as run at once, but more than 64 only of so many keys that each is long.
+ARENA_TEST(parts_of_few_tiles) {
+    static const struct {
+        int heads, groups, keys, parts;
+    } all[] = {{32, 8, 131072, 33}, {8, 1, 4096, 16},    {8, 1, 16384, 64},
+               {8, 1, 131072, 128}, {8, 1, 262144, 256}, {16, 2, 262144, 132}};
+    PassOptions o = options();
+    o.split = true;
+    Variant *v;
+    Diags diags = diag_list(a);
+    const Stream *s = pu_stream(a, "stdlib/causal.attn", NULL, 128, &v);
+    TileProgram *p = pass_pipeline(a, s, &o, &diags);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        int32_t size[64] = {0};
+        pu_sizes(v, size, 1, all[i].heads, all[i].groups, 1, all[i].keys, all[i].keys - 1);
+        tile_eval_sizes(p, size, 132);
+        ck_assert_int_eq(size_called(p, size, "splits"), all[i].parts);
+    }
+}
+
 // Where a kernel has no parts of its own, that of few queries takes all launches it would split.
 ARENA_TEST_EACH(splits_where_no_parts, 0, 3) {
     static const struct {
