@@ -552,7 +552,9 @@ bool tile_scatters_diagonals(const TileOp *store);
 // whether those before it may be others from place to place along an axis.
 bool tile_ends_along(const Ex *e, int axis);
 bool tile_lead_varies(const TileOp *map, const Ex *load, int axis);
-// Some input has a number for each place of the map along `axis`, and those of a row stand side by side.
+// A load, or some load, has a number for each place of the map along `axis`, and those of a row stand side by side.
+bool tile_reads_row(const TileProgram *p, const TileKernel *k, const TileOp *map, const Ex *load,
+                    int axis);
 bool tile_reads_rows(const TileProgram *p, const TileKernel *k, const TileOp *map, int axis);
 // Numbers along one axis, which is in registers and lanes alone: a warp's lanes can look each up once, as many at a time as they are.
 bool tile_hands_around(const TileKernel *k, const TileOp *map);

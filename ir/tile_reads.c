@@ -30,12 +30,17 @@ bool tile_lead_varies(const TileOp *map, const Ex *load, int axis) {
     return false;
 }
 
+bool tile_reads_row(const TileProgram *p, const TileKernel *k, const TileOp *map, const Ex *load,
+                    int axis) {
+    if (!tile_ends_along(load, axis) || !load->inside || tile_lead_varies(map, load, axis))
+        return false;
+    int tensor = p->inputs.data[load->input], bytes = dtype_bytes(p->tensors.data[tensor].dtype);
+    return (bytes == 2 || bytes == 4) && !tile_stores_to(k, tensor);
+}
+
 static bool is_row(void *ctx, const Ex *e) {
     const Along *a = ctx;
-    if (!tile_ends_along(e, a->axis) || !e->inside || tile_lead_varies(a->map, e, a->axis))
-        return false;
-    int tensor = a->p->inputs.data[e->input], bytes = dtype_bytes(a->p->tensors.data[tensor].dtype);
-    return (bytes == 2 || bytes == 4) && !tile_stores_to(a->k, tensor);
+    return tile_reads_row(a->p, a->k, a->map, e, a->axis);
 }
 
 bool tile_reads_rows(const TileProgram *p, const TileKernel *k, const TileOp *map, int axis) {

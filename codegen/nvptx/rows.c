@@ -14,12 +14,6 @@ static const TileTensor *tensor_of(Cg *cg, const Ex *load) {
     return &cg->p->tensors.data[cg->p->inputs.data[load->input]];
 }
 
-static bool is_read_by_pairs(Cg *cg, const Ex *load) {
-    Dtype t = tensor_of(cg, load)->dtype;
-    return !cg->stored[cg->p->inputs.data[load->input]] &&
-           (t == DT_F32 || t == DT_I32 || dtype_half(t));
-}
-
 // ---- pairs
 
 static Val is_aligned(Cg *cg, Val p, int bytes) {
@@ -64,9 +58,10 @@ static Val half_of(Cg *cg, Dtype t, Val pair, int c) {
 Val nv_read_pair(Cg *cg, NvPairs *pairs, const TileOp *map, const Ex *load, Val first, int offset) {
     Dtype t = tensor_of(cg, load)->dtype;
     Val known = ex_memo_get(&pairs->loaded, load);
-    if (!tile_is_marked(map, TILE_PAIRS) || !is_read_by_pairs(cg, load)) return NULL;
+    int axis = load->args[load->nargs - 1]->index;
+    if (!tile_is_marked(map, TILE_PAIRS) || !tile_reads_row(cg->p, cg->k, map, load, axis))
+        return NULL;
     if (offset % 2) return known ? half_of(cg, t, known, 1) : NULL;
-    if (tile_lead_varies(map, load, load->args[load->nargs - 1]->index)) return NULL;
     Val pair = dtype_half(t) ? load_halves(cg, first, offset)
                              : load_words(cg, first, offset, cg_dtype(cg, t));
     ex_memo_put(cg->arena, &pairs->loaded, load, pair);
@@ -80,7 +75,7 @@ bool nv_reads_rows(Cg *cg, const TileOp *map) {
     if (!v || !tile_is_marked(map, TILE_PAIRS) || map->outs.data[0].body->op != EX_LOAD)
         return false;
     return dtype_half(v->dtype) && v->dtype == tensor_of(cg, map->outs.data[0].body)->dtype &&
-           is_read_by_pairs(cg, map->outs.data[0].body) && cg_fragment(cg, v)->each == 2;
+           cg_fragment(cg, v)->each == 2;
 }
 
 static Val note_word(Cg *cg, CgElem *elem, const Ex *load, Val first, int offset) {
@@ -151,8 +146,7 @@ typedef struct Rows {
 
 static void find_rows(void *ctx, const Ex *e) {
     Rows *r = ctx;
-    if (!tile_ends_along(e, r->col_axis) || !e->inside || e->nargs < 2) return;
-    if (!is_read_by_pairs(r->cg, e) || tile_lead_varies(r->map, e, r->col_axis)) return;
+    if (e->nargs < 2 || !tile_reads_row(r->cg->p, r->cg->k, r->map, e, r->col_axis)) return;
     for (int i = 0; i < r->loads.n; i++)
         if (r->loads.data[i] == e) return;
     VEC_PUSH(r->cg->arena, &r->loads, e);
