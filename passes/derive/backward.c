@@ -395,8 +395,28 @@ static void ask_dots(Derivative *d) {
                              meets_scores(&d->row->reduces.data[k]);
 }
 
-// What gradients need is no quotient of weights, or of do . o, by a number of the row that may be 0, as these are then: a gate, or an
-// entropy of one key with all the weight.
+static bool is_among(const Ex *x, const Ex *maximum) {
+    if (maximum->op != EX_MAX) return x == maximum;
+    return is_among(x, maximum->args[0]) || is_among(x, maximum->args[1]);
+}
+
+// Whether the factors are exp(x) and, below it, exp(max(.., x, ..)): together at most 1, and 0 where x is far below.
+static bool is_share(const PolyFactor *x, const PolyFactor *of) {
+    if (x->atom->op != EX_EXP || of->atom->op != EX_EXP || x->power != -of->power) return false;
+    return x->power > 0 && of->atom->args[0]->op == EX_MAX &&
+           is_among(x->atom->args[0], of->atom->args[0]);
+}
+
+// Of factors, those that a share is made of.
+static bool is_of_share(const Term *w, int i) {
+    bool is = false;
+    for (int k = 0; k < w->n; k++)
+        is |= is_share(&w->factor[i], &w->factor[k]) || is_share(&w->factor[k], &w->factor[i]);
+    return is;
+}
+
+// What gradients need is no quotient of weights, or of do . o, by a number of the row that may be 0, as these are then: a gate, an
+// entropy of one key with all the weight, or a sink's share of the row.
 static void set_apart(Derivative *d) {
     d->of_apart = d->of_weight;
     if (d->of_weight.n != 1) return;
@@ -404,10 +424,11 @@ static void set_apart(Derivative *d) {
     Term *rest = ARENA_NEW(d->scratch, Term);
     *rest = (Term){w->coef, 0, ARENA_ARRAY(d->scratch, PolyFactor, w->n + 1)};
     for (int i = 0; i < w->n; i++) {
-        if (!may_be_zero(d, &w->factor[i]))
+        bool share = is_of_share(w, i);
+        if (!share && !may_be_zero(d, &w->factor[i]))
             rest->factor[rest->n++] = w->factor[i];
         else
-            d->sums_apart |= ex_uses(w->factor[i].atom, SYM_R, -1);
+            d->sums_apart |= share || ex_uses(w->factor[i].atom, SYM_R, -1);
     }
     if (rest->n == w->n) return;
     d->of_apart = (Poly){1, rest};

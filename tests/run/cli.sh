@@ -298,6 +298,7 @@ for type in f16 bf16; do gives 0 check "$top/stdlib/gated_deltanet.attn" --dtype
 gives 0 check "$top/tests/regress/root_of_least.attn" --phase=fwd,bwd --shape=H=2,Sq=40,Sk=3 --in=droot=0.0..0.0
 gives 0 check "$top/tests/regress/few_large_scores.attn" --phase=fwd,bwd --shape=H=2,Sq=8,Sk=64 --in q=-60.0..60.0 --in k=-60.0..60.0
 for n in 1 40; do gives 0 check "$top/tests/regress/centered_scores.attn" --phase=fwd,bwd --shape=H=2,Sq=$n --in q=-60.0..60.0 --in k=-60.0..60.0 --in g=0.5..2.0; done
+gives 0 check "$top/tests/regress/share_of_sink.attn" --phase=fwd,bwd --shape=H=2,Sq=40,Sk=50 --in sink=-200.0..-150.0
 gives 0 check "$top/tests/regress/less_its_shift.attn" --phase=fwd,bwd --shape=H=2,Sq=200 --in q=-300.0..300.0 --in k=-300.0..300.0
 gives 0 check "$top/tests/regress/some_weights.attn" --phase=fwd,bwd --shape=B=2,H=2,Sq=40,Sk=3
 for one in tanh two; do gives 0 check "$top/tests/regress/softmax_by_$one.attn" --phase=fwd,bwd --shape=H=2,Sq=64; done
