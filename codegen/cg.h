@@ -261,6 +261,7 @@ void cg_end_turns(Cg *cg, CgTurns *t, Val next, Val more, const Val *carried); /
 typedef struct CgCount {
     Blk pre, head, done;
     Val i, sum;
+    bool once; // it has one turn at most, and an assembler need not unroll it
 } CgCount;
 CgCount cg_count(Cg *cg, Val from, Val to, Val start);
 Val cg_end_count(Cg *cg, CgCount *l, Val step, Val sum); // what is carried behind it

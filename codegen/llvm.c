@@ -138,26 +138,30 @@ CgCount cg_count(Cg *cg, Val from, Val to, Val start) {
     return l;
 }
 
+// Says something of the loop whose latch a block is.
+static void say_of_loop(Cg *cg, Blk latch, const char *what) {
+    LLVMMetadataRef self = LLVMTemporaryMDNode(cg->c, NULL, 0);
+    LLVMMetadataRef hint = LLVMMDStringInContext2(cg->c, what, strlen(what));
+    LLVMMetadataRef loop[] = {self, LLVMMDNodeInContext2(cg->c, &hint, 1)};
+    LLVMMetadataRef id = LLVMMDNodeInContext2(cg->c, loop, 2);
+    LLVMMetadataReplaceAllUsesWith(self, id); // a loop's own node is one that names itself
+    LLVMSetMetadata(LLVMGetBasicBlockTerminator(latch),
+                    LLVMGetMDKindIDInContext(cg->c, "llvm.loop", 9),
+                    LLVMMetadataAsValue(cg->c, id));
+}
+
 Val cg_end_count(Cg *cg, CgCount *l, Val step, Val sum) {
     Blk latch = cg_here(cg);
     Val next = cg_add(cg, l->i, step);
     LLVMAddIncoming(l->i, &next, &latch, 1);
     if (sum) LLVMAddIncoming(l->sum, &sum, &latch, 1);
     cg_br(cg, l->head);
+    if (l->once) say_of_loop(cg, latch, "llvm.loop.unroll.disable");
     cg_go_on(cg, l->done);
     return l->sum;
 }
 
-void cg_hoist_nothing(Cg *cg) {
-    LLVMMetadataRef self = LLVMTemporaryMDNode(cg->c, NULL, 0);
-    LLVMMetadataRef hint = LLVMMDStringInContext2(cg->c, "llvm.licm.disable", 17);
-    LLVMMetadataRef loop[] = {self, LLVMMDNodeInContext2(cg->c, &hint, 1)};
-    LLVMMetadataRef id = LLVMMDNodeInContext2(cg->c, loop, 2);
-    LLVMMetadataReplaceAllUsesWith(self, id); // a loop's own node is one that names itself
-    LLVMSetMetadata(LLVMGetBasicBlockTerminator(cg_here(cg)),
-                    LLVMGetMDKindIDInContext(cg->c, "llvm.loop", 9),
-                    LLVMMetadataAsValue(cg->c, id));
-}
+void cg_hoist_nothing(Cg *cg) { say_of_loop(cg, cg_here(cg), "llvm.licm.disable"); }
 
 Val cg_or_zero(Cg *cg, Val in, Val x) { return cg_select(cg, in, x, LLVMConstNull(LLVMTypeOf(x))); }
 

@@ -1,5 +1,6 @@
 // tile_decayed.c: see tile_decayed.h.
 #include "tile_decayed.h"
+#include "tile_shared.h"
 
 enum { FACTORS = 5 };
 
@@ -104,6 +105,33 @@ bool tile_all_decayed(const TileOp *map) {
             positions = true;
     }
     return channels != positions;
+}
+
+// ---- warps that share a block
+
+int tile_decayed_warps(const TileProgram *p, const TileKernel *k, const TileOp *map) {
+    enum { BLOCK = 16 };
+    TileDecayed d;
+    if (target_get(p->target)->kind != KIND_NVPTX || !tile_all_decayed(map)) return 1;
+    tile_is_decayed(map, 0, &d);
+    if (d.over != d.channels) return 1;
+    int rows = k->axes[d.rows].extent / BLOCK, blocks = rows * rows, n = 1;
+    int channels = k->axes[d.channels].extent / BLOCK;
+    while (2 * n * blocks <= k->schedule.warps && channels % (2 * n) == 0) n *= 2;
+    return n;
+}
+
+int tile_decayed_bytes(const TileProgram *p, const TileKernel *k, const TileOp *map) {
+    int sum = 0;
+    for (int i = 0; i < map->results.n; i++) sum += tile_shared(p, k, map->results.data[i]).bytes;
+    return (tile_decayed_warps(p, k, map) - 1) * sum;
+}
+
+int tile_all_decayed_bytes(const TileProgram *p, const TileKernel *k) {
+    int sum = 0;
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (tile_is_marked(op, TILE_FACTORS)) sum += tile_decayed_bytes(p, k, op);
+    return sum;
 }
 
 // ---- decays of 0

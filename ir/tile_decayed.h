@@ -29,6 +29,12 @@ bool tile_is_decayed(const TileOp *map, int result, TileDecayed *out);
 // them.
 bool tile_all_decayed(const TileOp *map);
 
+// Warps that each sum up some of the channels of a block of scores, as more warps than blocks can; 1: a warp sums up all. What they leave in
+// shared memory, of this map and of all of a kernel: each but the first its own sums.
+int tile_decayed_warps(const TileProgram *p, const TileKernel *k, const TileOp *map);
+int tile_decayed_bytes(const TileProgram *p, const TileKernel *k, const TileOp *map);
+int tile_all_decayed_bytes(const TileProgram *p, const TileKernel *k);
+
 // What a map's comparison asks: whether no decay up to a position, or from one on, is 0. The position of the chunk's last decay of 0, a number
 // below 0 where there is none: then the comparison holds. NULL: it asks something else.
 const TileValue *tile_asked_zero(const TileOp *map, const Ex *e);

@@ -1,5 +1,6 @@
 // tile_shared.c: see tile_shared.h.
 #include "tile_shared.h"
+#include "tile_decayed.h"
 #include "tile_places.h"
 
 #include <assert.h>
@@ -449,7 +450,7 @@ int tile_shared_layout(const TileProgram *p, const TileKernel *k, int *offset, i
         put_all(&s, TILE_ALLOC, false);
     }
     put_strips(&s);
-    s.at = up(s.at, HOME_PIECE) + tile_crossing_bytes(k);
+    s.at = up(s.at, HOME_PIECE) + tile_all_decayed_bytes(p, k) + tile_crossing_bytes(k);
     if (barriers) *barriers = up(s.at, 8);
     if (roles)
         s.at = up(up(s.at, 8) + barrier_bytes(p, k), 16) + 16 * HOME_AHEAD + note_bytes(p, k);

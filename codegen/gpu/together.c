@@ -295,9 +295,10 @@ static int lines_of(Cg *cg, const Line *l, int i) {
 // Few lines, or fewer long ones than there are threads.
 static bool is_shared(Cg *cg, const Line *l, int i) {
     int lanes = cg->target->lanes, each = (l->n + lanes - 1) / lanes, lines = lines_of(cg, l, i);
+    bool many = l->n <= lanes && lines > lanes; // short lines: threads have one each
     bool along =
-        (cg->k->purpose == PURPOSE_ONE_CHUNK &&
-         l->e->op->args.n) ||                           // of what lies in shared memory
+        (cg->k->purpose == PURPOSE_ONE_CHUNK && l->e->op->args.n &&
+         !many) ||                                      // of what lies in shared memory
         l->axis == l->e->op->axes[l->e->op->naxes - 1]; // places follow each other in memory
     bool few = 2 * lines <= lanes || (along && l->n >= lanes && lines < cg_gpu(cg)->threads);
     return few && !out_of(l, i)->by && l->n % each == 0;
@@ -343,6 +344,7 @@ static void share_lines(Cg *cg, const Line *l) {
     bool once = lines == many * warps;
     CgCount each = {.i = from};
     if (!once) each = cg_count(cg, from, cg_i32(cg, lines), NULL);
+    each.once = lines < warps;
     for (int i = 0; i < many; i++) share[i].line = cg_plus(cg, each.i, i * warps);
     share_line(cg, l, share, many);
     if (!once) cg_end_count(cg, &each, cg_i32(cg, many * warps), NULL);

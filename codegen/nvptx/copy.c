@@ -8,6 +8,7 @@
 // (cg_element_run). The lanes of a warp ask for the places of the warp's rows side by side, and tell each other. They ask
 // before the wait that the copy stands behind, so that they wait for both at once.
 #include "codegen/nvptx/nvptx.h"
+#include "ir/tile_blocks.h"
 
 #include <assert.h>
 
@@ -248,13 +249,28 @@ static void copy_pieces(Cg *cg, const Copy *c) {
     }
 }
 
-// ---- numbers that follow each other, from a whole piece on
+// ---- numbers that follow each other
 
+// One number; `has`: whether it is there, or zero.
+static void number(Cg *cg, Val dst, Val src, Val has, Val when) {
+    Val v[] = {dst, src, cg_select(cg, has, cg_i32(cg, 4), cg_i32(cg, 0)),
+               cg_zext(cg, when, cg->i32)};
+    cg_asm(cg, cg->void_, v, 4,
+           "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, $3, 0;\n\t"
+           "@p cp.async.ca.shared.global [$0], [$1], 4, $2;\n\t}",
+           "r,l,r,r,~{memory}", false);
+}
+
+// By pieces of 16 bytes where workspace has whole ones, otherwise one by one: rows of an input begin anywhere.
 static void copy_vector(Cg *cg, const TileOp *op, Val dst) {
     const TileTensor *t = &cg->p->tensors.data[op->tensor];
-    int last = t->rank - 1, elem = dtype_bytes(t->dtype), each = 16 / elem;
+    int last = t->rank - 1, elem = dtype_bytes(t->dtype);
+    int whole = 16 / elem;
+    bool pieces_of = t->role == TENSOR_WORK && tile_is_multiple(t->extent[last], whole);
+    int each = pieces_of ? whole : 1;
     int pieces = tile_shared(cg->p, cg->k, op->args.data[0]).cols / each;
     Val base = cg_ptrtoint(cg, cg_origin(cg, op), cg->i64);
+    Val apart = times64(cg, cg_stride(cg, op->tensor, last), each * elem);
     for (int d = 0; d < t->rank; d++) {
         Val i = cg_sext(cg, cg_first_index(cg, &op->coord[d]), cg->i64);
         base = cg_add(cg, base, cg_mul(cg, i, times64(cg, cg_stride(cg, op->tensor, d), elem)));
@@ -264,10 +280,36 @@ static void copy_vector(Cg *cg, const TileOp *op, Val dst) {
     for (int i = 0; i < pieces; i += nv_state(cg)->gpu.threads) {
         Val n = cg_plus(cg, tid, i), in = cg_below(cg, n, pieces);
         Val has = cg_less(cg, cg_times(cg, n, each), left);
-        Val bytes = cg_select(cg, has, cg_i32(cg, 16), cg_i32(cg, 0));
-        Val src = cg_add(cg, base, times64(cg, cg_zext(cg, n, cg->i64), 16));
-        piece(cg, cg_add(cg, dst, cg_times(cg, n, 16)), 0, src, bytes,
-              when ? cg_and(cg, when, in) : in);
+        Val src = cg_add(cg, base, cg_mul(cg, cg_zext(cg, n, cg->i64), apart));
+        Val to = cg_add(cg, dst, cg_times(cg, n, each * elem));
+        if (when) in = cg_and(cg, when, in);
+        if (each == 1)
+            number(cg, to, src, has, in);
+        else
+            piece(cg, to, 0, src, cg_select(cg, has, cg_i32(cg, 16), cg_i32(cg, 0)), in);
+    }
+}
+
+// Rows of an input begin anywhere, as above: threads side by side have numbers that lie side by side.
+static void copy_numbers(Cg *cg, const Copy *c) {
+    int cols = c->tile.cols, threads = nv_state(cg)->gpu.threads, across = power_of_two_in(cols);
+    if (across > threads) across = threads;
+    int down = threads / across;
+    Val tid = nv_hidden(cg, nv_state(cg)->gpu.tid), row = cg_over(cg, tid, across);
+    Val col = cg_modulo(cg, tid, across), stride = nv_hidden(cg, c->stride);
+    Val src = cg_add(cg, c->base, times64(cg, cg_zext(cg, col, cg->i64), 4));
+    Val dst = cg_add(cg, c->dst, nv_tile_offset(cg, &c->tile, row, col));
+    src = cg_add(cg, src, cg_mul(cg, cg_zext(cg, row, cg->i64), stride));
+    for (int i = 0; i < c->tile.rows; i += down) {
+        Val there = cg_less(cg, cg_plus(cg, row, i), c->left);
+        Val when = c->when ? c->when : LLVMConstInt(cg->i1, 1, false);
+        if (i + down > c->tile.rows) when = cg_and(cg, when, cg_below(cg, row, c->tile.rows - i));
+        for (int j = 0; j < cols; j += across) {
+            Val in = cg_and(cg, there, cg_below(cg, cg_plus(cg, col, j), c->size));
+            number(cg, cg_plus(cg, dst, i * c->tile.pitch + 4 * j),
+                   cg_add(cg, src, cg_i64(cg, 4 * j)), in, when);
+        }
+        src = cg_add(cg, src, times64(cg, stride, down));
     }
 }
 
@@ -352,6 +394,10 @@ void nv_copy_to(Cg *cg, const TileOp *op, Val dst) {
         diag_error(cg->diags, op->span, "%s copies rows; the places of columns are said one by one",
                    cg->target->name);
     c.when = op->when ? cg_uniform(cg, op->when) : NULL;
+    if (cg->p->tensors.data[op->tensor].role == TENSOR_INPUT && c.elem == 4) {
+        copy_numbers(cg, &c);
+        return;
+    }
     if (in_pieces(&c)) {
         copy_pieces(cg, &c);
         return;

@@ -1,7 +1,8 @@
 // decayed.c: sums over pairs of positions whose channels have decays of their own (ir/tile_decayed.h), on tensor cores.
 //
 // In: a map marked `factors`, whose operands and results lie in shared memory. Out: the results; of scores those on and below the
-// diagonal, and zeros in whole blocks above it. Blocks have 16 positions. A warp makes 8 columns of a block at a time, by mma.m16n8k16. With
+// diagonal, and zeros in whole blocks above it. Blocks have 16 positions. A warp makes 8 columns of a block at a time, by mma.m16n8k16. Of few
+// blocks of scores several warps have some of the channels each, and their sums are added up in the end. With
 // r a row of the block, the factor from u to t is
 //
 //     exp2(sum[t] - sum[r])  times  exp2(sum[r] - at_write[u])
@@ -27,6 +28,9 @@ typedef struct Block {
     bool zeros;         // some decay of the chunk may be 0
     int channels, size; // of a tile, and of those the ones that count
     int halves;         // of 8 columns, that a warp makes at a time of scores
+    int warps;          // that share a block of scores
+    Val first;          // of the warp's channels there
+    Val place[MOST];    // where its sums go
 } Block;
 
 // ---- elements
@@ -128,10 +132,6 @@ static Val result_column(Cg *cg, const Block *b, Val first, int e) {
     return cg_plus(cg, cg_add(cg, first, b->t2), e % 2);
 }
 
-static void put(Cg *cg, const TileValue *v, Val row, Val column, Val x) {
-    cg_store(cg, cg_write(cg, x, v->dtype), address(cg, v, row, column));
-}
-
 static void on_diagonal(Cg *cg, Block *b, Val is) {
     Val middle = cg_select(cg, is, cg_i32(cg, HALF), cg_i32(cg, 0));
     b->from = cg_add(cg, b->row, middle);
@@ -152,9 +152,62 @@ static int sums_of(const Block *b) { return 4 * b->op->outs.n * b->halves; }
 
 static void put_scores(Cg *cg, const Block *b, Val column, const Val *acc) {
     int n = 4 * b->op->outs.n;
-    for (int i = 0; i < sums_of(b); i++)
-        put(cg, b->op->results.data[i % n / 4], result_row(cg, b, b->row, i % 4),
-            result_column(cg, b, cg_plus(cg, column, HALF * (i / n)), i % 4), acc[i]);
+    for (int i = 0; i < sums_of(b); i++) {
+        const TileValue *v = b->op->results.data[i % n / 4];
+        TileShared t = tile_shared(cg->p, cg->k, v);
+        Val at = nv_tile_offset(cg, &t, result_row(cg, b, b->row, i % 4),
+                                result_column(cg, b, cg_plus(cg, column, HALF * (i / n)), i % 4));
+        at = nv_shared_ptr(cg, cg_add(cg, b->place[i % n / 4], at));
+        cg_store(cg, cg_write(cg, acc[i], v->dtype), at);
+    }
+}
+
+// Where the sums of result i from a block's warp `number`, not the first one, lie.
+static Val place_of(Cg *cg, const Block *b, int i, Val number) {
+    const TileOp *at = tile_next(&cg->k->body, NULL);
+    int ahead = tile_all_decayed_bytes(cg->p, cg->k) + tile_crossing_bytes(cg->k), all = 0;
+    for (; at != b->op; at = tile_next(&cg->k->body, at))
+        if (tile_is_marked(at, TILE_FACTORS)) ahead -= tile_decayed_bytes(cg->p, cg->k, at);
+    for (int j = 0; j < b->op->results.n; j++) {
+        int bytes = tile_shared(cg->p, cg->k, b->op->results.data[j]).bytes;
+        if (j < i) ahead -= bytes;
+        all += bytes;
+    }
+    Val from = cg_plus(cg, nv_state(cg)->shared, cg->launch.shared - ahead);
+    return cg_add(cg, from, cg_times(cg, cg_plus(cg, number, -1), all));
+}
+
+static void choose_places(Cg *cg, Block *b, Val number) {
+    for (int i = 0; i < b->op->results.n; i++) {
+        Val result = cg->value[b->op->results.data[i]->id].mem;
+        b->place[i] = b->warps == 1
+                          ? result
+                          : cg_select(cg, cg_is(cg, number, 0), result, place_of(cg, b, i, number));
+    }
+}
+
+// The sums of a block's warps, added up: four side by side where each thread has as many.
+static void add_up(Cg *cg, const Block *b) {
+    int threads = nv_state(cg)->gpu.threads;
+    nv_barrier(cg);
+    for (int i = 0; i < b->op->results.n; i++) {
+        const TileValue *v = b->op->results.data[i];
+        TileShared t = tile_shared(cg->p, cg->k, v);
+        int all = t.rows * t.cols, each = all % (4 * threads) ? 1 : 4;
+        CgCount loop = cg_count(cg, nv_state(cg)->gpu.tid, cg_i32(cg, all / each), NULL);
+        Val at = cg_times(cg, loop.i, each), row = cg_over(cg, at, t.cols);
+        Ty type = cg_vector(cg->f32, each);
+        at = nv_tile_offset(cg, &t, row, cg_modulo(cg, at, t.cols));
+        Val to = nv_shared_ptr(cg, cg_add(cg, cg->value[v->id].mem, at)), sum = NULL;
+        for (int w = 0; w < b->warps; w++) {
+            Val from = w ? cg_add(cg, place_of(cg, b, i, cg_i32(cg, w)), at) : NULL;
+            Val x = cg_load(cg, type, w ? nv_shared_ptr(cg, from) : to);
+            LLVMSetAlignment(x, 4 * (unsigned)each);
+            sum = sum ? plus(cg, sum, x) : x;
+        }
+        LLVMSetAlignment(cg_store(cg, sum, to), 4 * (unsigned)each);
+        cg_end_count(cg, &loop, cg_i32(cg, threads), NULL);
+    }
 }
 
 static Val word(Cg *cg, Block *b, const TileDecayed *d, bool left, Val row, Val channel) {
@@ -187,10 +240,16 @@ static void clear(Cg *cg, Val *acc, int n) {
     for (int i = 0; i < n; i++) acc[i] = cg_f32(cg, 0);
 }
 
+// Behind the last channel of the warp that counts.
+static Val end_of(Cg *cg, const Block *b) {
+    Val end = cg_plus(cg, b->first, b->channels / b->warps), size = cg_i32(cg, b->size);
+    return cg_select(cg, cg_less(cg, end, size), end, size);
+}
+
 static void score_pairs(Cg *cg, const Block *b, Val column, Val *acc) {
     int n = sums_of(b), half = 4 * b->op->outs.n;
     clear(cg, acc, n);
-    CgTurns turns = cg_turns(cg, cg_i32(cg, 0), acc, n);
+    CgTurns turns = cg_turns(cg, b->first, acc, n);
     for (int i = 0; i < n; i++) {
         const TileDecayed *d = &b->of[i % half / 4];
         Val t = result_row(cg, b, b->row, i % 4),
@@ -199,39 +258,42 @@ static void score_pairs(Cg *cg, const Block *b, Val column, Val *acc) {
         acc[i] = plus(cg, acc[i], times(cg, x, whole_factor(cg, b, d, t, u, turns.i)));
     }
     Val next = cg_plus(cg, turns.i, 1);
-    cg_end_turns(cg, &turns, next, cg_below(cg, next, b->size), acc);
+    cg_end_turns(cg, &turns, next, cg_less(cg, next, end_of(cg, b)), acc);
     put_scores(cg, b, column, acc);
 }
 
 static void make_scores(Cg *cg, Block *b, Val column, Val diagonal) {
     enum { AT_ONCE = 2 * BLOCK };
-    int step = b->channels % AT_ONCE ? BLOCK : AT_ONCE, n = sums_of(b);
+    int own = b->channels / b->warps, step = own % AT_ONCE ? BLOCK : AT_ONCE, n = sums_of(b);
     Val acc[8 * MOST + 1];
     on_diagonal(cg, b, diagonal);
     clear(cg, acc, n);
     acc[n] = b->worst;
-    CgTurns turns = cg_turns(cg, cg_i32(cg, 0), acc, n + 1);
+    CgTurns turns = cg_turns(cg, b->first, acc, n + 1);
     b->worst = acc[n];
     for (int k = 0; k < step; k += BLOCK)
         multiply_channels(cg, b, column, cg_add(cg, cg_plus(cg, turns.i, k), b->t2), acc);
     acc[n] = b->worst;
     Val next = cg_plus(cg, turns.i, step);
-    cg_end_turns(cg, &turns, next, cg_below(cg, next, b->channels), acc);
+    cg_end_turns(cg, &turns, next, cg_less(cg, next, cg_plus(cg, b->first, own)), acc);
     put_scores(cg, b, column, acc);
     Blk done = unless_good(cg, b, diagonal);
     score_pairs(cg, b, column, acc);
     cg_end_if(cg, done);
 }
 
-// Of several blocks a warp makes a whole one: what is left of the product then serves both halves.
+// Of several blocks, or of one that warps share, a warp makes a whole one: what is left of the product then serves both halves.
 static void all_scores(Cg *cg, Block *b, int positions) {
-    b->halves = positions > BLOCK ? 2 : 1;
-    int parts = positions / HALF / b->halves;
-    CgCount tasks = cg_count(cg, nv_state(cg)->warp, cg_i32(cg, positions / BLOCK * parts), NULL);
-    Val row = cg_over(cg, tasks.i, parts), part = cg_modulo(cg, tasks.i, parts);
+    b->halves = positions > BLOCK || b->warps > 1 ? 2 : 1;
+    int parts = positions / HALF / b->halves, n = positions / BLOCK * parts * b->warps;
+    CgCount tasks = cg_count(cg, nv_state(cg)->warp, cg_i32(cg, n), NULL);
+    Val number = cg_modulo(cg, tasks.i, b->warps), task = cg_over(cg, tasks.i, b->warps);
+    Val row = cg_over(cg, task, parts), part = cg_modulo(cg, task, parts);
     Val column = cg_times(cg, part, HALF * b->halves), of_column = cg_over(cg, column, BLOCK),
         none[8 * MOST];
     b->row = cg_times(cg, row, BLOCK);
+    b->first = cg_times(cg, number, b->channels / b->warps);
+    choose_places(cg, b, number);
     clear(cg, none, sums_of(b));
     Blk done = cg_if(cg, cg_less(cg, row, of_column), "above");
     put_scores(cg, b, column, none);
@@ -396,7 +458,7 @@ static Val has_no_zero(Cg *cg, const Block *b, int positions) {
 }
 
 // Most chunks have no decay of 0, and are spared what asks for them.
-static void scores(Cg *cg, Block *b, int positions) {
+static void some_scores(Cg *cg, Block *b, int positions) {
     if (positions <= BLOCK) {
         all_scores(cg, b, positions);
         return;
@@ -410,6 +472,12 @@ static void scores(Cg *cg, Block *b, int positions) {
     b->zeros = true;
     all_scores(cg, b, positions);
     cg_end_if(cg, done);
+}
+
+static void scores(Cg *cg, Block *b, int positions) {
+    b->warps = tile_decayed_warps(cg->p, cg->k, b->op);
+    some_scores(cg, b, positions);
+    if (b->warps > 1) add_up(cg, b);
 }
 
 void nv_decayed(Cg *cg, const TileOp *op) {

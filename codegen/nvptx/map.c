@@ -93,7 +93,7 @@ static void make_fragments(Cg *cg, const TileOp *op, bool no_zeros) {
     m.elem.holds = no_zeros ? is_kept : NULL;
     if (roles) m.elem.copies = 1;
     prefetch_rows(cg, m);
-    bool fetches = roles || tile_by_groups(cg->k);
+    bool fetches = roles || tile_by_groups(cg->k) || cg->k->purpose == PURPOSE_ONE_CHUNK;
     if (fetches) nv_fetch_operands(cg, op, m.space.layout);
     if (nv_reads_rows(cg, op)) {
         nv_read_rows(cg, &m);

@@ -37,8 +37,17 @@ bool pass_is_vector(const TileProgram *p, const TileOp *op) {
            tile_is_multiple(t->extent[t->rank - 1], PIECE);
 }
 
+// Numbers of a chunk's positions, or of their channels (vectors.c).
+static bool is_of_positions(const TileProgram *p, const TileOp *op) {
+    const TileTensor *t = &p->tensors.data[op->tensor];
+    bool number = t->role == TENSOR_WORK && op->results.data[0]->rank == 1;
+    return p->recurrence && (t->role == TENSOR_INPUT || number) &&
+           target_get(p->target)->kind == KIND_NVPTX;
+}
+
 bool pass_is_operand(const TileProgram *p, const TileOp *op) {
     if (op->kind != TILE_LOAD || op->results.data[0]->home == HOME_FRAGMENT) return false;
+    if (is_of_positions(p, op)) return true;
     if (p->target == TARGET_SM80 && pass_is_vector(p, op)) return true;
     return tile_is_operand(p, &p->tensors.data[op->tensor]) && !begins_loop(op);
 }
@@ -61,10 +70,12 @@ static int last_use(const TileOp *load) {
     return last;
 }
 
-// As many as the knob says have two stages, those first that are used last.
+// As many tiles as the knob says have two stages, those first that are used last; vectors have.
 static int stages_ahead(const TileKernel *k, const Loads *l, int load) {
     int later = 0, own = last_use(l->data[load]);
+    if (l->data[load]->results.data[0]->rank == 1) return 2;
     for (int i = 0; i < l->n; i++) {
+        if (l->data[i]->results.data[0]->rank == 1) continue;
         int other = last_use(l->data[i]);
         later += other > own || (other == own && i < load);
     }
@@ -73,7 +84,7 @@ static int stages_ahead(const TileKernel *k, const Loads *l, int load) {
 
 // Two where some loop loads nothing else, or, on NVIDIA devices, computes long with what it loads: makes much together, or gradients.
 int pass_stages(const TileProgram *p, const TileKernel *k, int tensor) {
-    bool ahead = pass_makes_together(k) || k->purpose == PURPOSE_GRADIENTS;
+    bool ahead = pass_makes_together(p, k) || k->purpose == PURPOSE_GRADIENTS;
     ahead &= target_get(p->target)->kind == KIND_NVPTX;
     for (const TileOp *loop = tile_next(&k->body, NULL); loop; loop = tile_next(&k->body, loop)) {
         Loads l = loads_of(p, loop);
@@ -103,6 +114,12 @@ void pass_gather_loops(TileKernel *k) {
     }
 }
 
+static bool has_ahead(const Loads *l) {
+    bool ahead = false;
+    for (int i = 0; i < l->n; i++) ahead |= l->data[i]->results.data[0]->stages > 1;
+    return ahead;
+}
+
 static TileOp *behind_last_use(const TileOp *load) {
     TileOp *op = load->block->first;
     for (int n = last_use(load); n >= 0; n--) op = op->next;
@@ -125,19 +142,33 @@ static bool in_turn(const Loads *l) {
     return true;
 }
 
-// Numbers per key that need nothing of the step are made first: with them the mask can be looked at
-// before anything is copied.
-static TileOp *raise_columns(TileOp *loop) {
-    for (TileOp *op = loop->body.first, *next; op; op = next) {
+// A vector of this step that was copied a step ahead.
+static bool is_vector_ahead(const TileProgram *p, const TileOp *op) {
+    return pass_is_operand(p, op) && op->results.data[0]->rank == 1 &&
+           op->results.data[0]->stages > 1;
+}
+
+static bool is_there(const TileProgram *p, const TileOp *loop, const TileValue *v) {
+    return !v->def || v->def->block != &loop->body || is_vector_ahead(p, v->def);
+}
+
+// Numbers per key that need no tile of the step are made first: with them the mask can be looked at before anything is copied, and what
+// others wait for does not stand behind the instructions of copies.
+static TileOp *raise_columns(const TileProgram *p, TileOp *loop) {
+    TileOp *begin = loop->body.first; // behind the vectors
+    for (TileOp *op = begin, *next; op; op = next) {
         next = op->next;
+        bool vector = is_vector_ahead(p, op);
         bool free = op->kind == TILE_MAP && op->naxes == 1 && op->axes[0] == loop->axis;
-        for (int i = 0; i < op->args.n && free; i++)
-            free = !op->args.data[i]->def || op->args.data[i]->def->block != &loop->body;
-        if (free && op != loop->body.first) pass_move_before(loop->body.first, op);
+        for (int i = 0; i < op->args.n && free; i++) free = is_there(p, loop, op->args.data[i]);
+        if (op == begin && vector)
+            begin = next;
+        else if (vector || (free && op != begin))
+            pass_move_before(begin, op);
+        if (free && !vector) begin = op;
     }
-    TileOp *first = loop->body.first;
-    while (first->kind == TILE_MAP) first = first->next;
-    return first;
+    while (begin->kind == TILE_MAP && begin->naxes == 1) begin = begin->next;
+    return begin;
 }
 
 // Loads stand before `at`, each before its own; the first is of the step to come where others are of `stage` 1.
@@ -156,11 +187,12 @@ static void place_loop(TileProgram *p, const TileKernel *k, TileOp *loop, bool l
     Loads l = loads_of(p, loop);
     bool chosen = knobs_say(&k->schedule.knobs, KNOB_ahead);
     TileOp **at = ARENA_ARRAY(p->arena, TileOp *, l.n);
-    bool alone = loop->where || !in_turn(&l),
+    bool two = chosen && pass_is_chunk(k) && has_ahead(&l),
+         alone = loop->where || two || !in_turn(&l),
          ahead = alone && !loop->where && l.n && (chosen || l.data[0]->results.data[0]->stages > 1);
     late &= loop->carried.n == 1;
     if (alone) {
-        TileOp *first = raise_columns(loop);
+        TileOp *first = raise_columns(p, loop);
         for (int i = 0; i < l.n; i++) {
             bool behind = chosen && !loop->where && l.data[i]->results.data[0]->stages == 1;
             at[i] = behind ? behind_last_use(l.data[i]) : first;
@@ -195,10 +227,32 @@ static void place_block(TileProgram *p, TileKernel *k, TileBlock *b, bool late) 
     if (b->owner && b->owner->kind == TILE_LOOP && !loops) place_loop(p, k, b->owner, late);
 }
 
+// Where nothing is copied ahead, tiles come in the order in which they are used: what is read first is not waited for with all others.
+static void order_loads(const TileProgram *p, TileKernel *k) {
+    TileOp *first = NULL;
+    Loads l = {0};
+    for (TileOp *op = k->body.first; op; op = op->next) {
+        if (op->kind == TILE_LOAD && !first) first = op;
+        if (pass_is_operand(p, op)) VEC_PUSH(p->arena, &l, op);
+    }
+    for (const TileOp *op = first; op; op = op->next)
+        for (int a = 0; a < op->args.n; a++)
+            for (int i = 0; i < l.n && op->kind != TILE_BESIDE; i++) {
+                TileOp *load = l.data[i];
+                if (!load || tile_source(op->args.data[a]) != load->results.data[0]) continue;
+                l.data[i] = NULL;
+                if (load == first)
+                    first = first->next;
+                else
+                    pass_move_before(first, load);
+            }
+}
+
 void pass_assign_all(TileProgram *p, TileKernel *k, bool late) {
     pass_gather_loops(k);
     pass_together(p, k);
     pass_put_through(p, k);
+    if (k->purpose == PURPOSE_ONE_CHUNK) order_loads(p, k);
     place_block(p, k, &k->body, late);
     TileOp *op = tile_op(p, k, &k->body, TILE_ROLE, (Span){0});
     op->role = "all";

@@ -14,6 +14,7 @@
 //
 // Holds afterwards: the interpreter finds each copy waited for (tile_flow.c).
 #include "ir/tile_places.h"
+#include "ir/tile_shared.h"
 #include "passes/schedule/expand.h"
 
 #include <limits.h>
@@ -148,16 +149,18 @@ static void done(const Copies *c, State *s, const TileOp *op) {
 }
 
 // A barrier is needed before `at`. Who reads behind it, up to the next one, and needs no later group, is
-// served here too.
+// served here too. In a body without a loop nothing was copied a step before: who needs a later group waits for it alone.
 static void put_barrier(Copies *c, TileOp *at, State *s, int pending) {
     State then = state(c, s);
+    bool straight = c->k->purpose == PURPOSE_ONE_CHUNK;
     int since = 0; // groups committed behind the barrier
     pass_barrier(c, &then, pending);
     for (const TileOp *op = at; op && !op->body.first; op = op->next) {
         Need n = needs(c, &then, op);
         if (n.barrier || n.pending < since) break;
+        if (straight && n.pending - since < pending) break;
         if (n.pending < INT_MAX && n.pending - since < pending) pending = n.pending - since;
-        land(c, &then, n.pending);
+        if (!straight) land(c, &then, n.pending);
         done(c, &then, op);
         since += op->kind == TILE_COPY;
     }

@@ -6,6 +6,7 @@
 // A value lives from the operation that makes it to the last that reads it, around all loops between the two. What is
 // made takes the place of operands that are read for the last time.
 #include "passes/schedule/resources.h"
+#include "ir/tile_decayed.h"
 #include "ir/tile_shared.h"
 #include "passes/schedule/strips.h"
 #include "passes/tile/rewrite.h"
@@ -125,6 +126,8 @@ int pass_shared(const Block *b) {
                                             : is_put(b, v);
             sum += places * put_bytes(b, v);
         }
+        if (op->kind == TILE_MAP && is_shared(b, op->results.data[0]))
+            sum += tile_decayed_bytes(b->p, k, op);
         sum += buffer_of(b, op);
     }
     if (tile_by_groups(k) && k->schedule.knobs.share) // rows' numbers, twice from each warpgroup

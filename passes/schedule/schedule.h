@@ -78,6 +78,8 @@ bool pass_is_operand(const TileProgram *p, const TileOp *load);
 bool pass_is_vector(const TileProgram *p,
                     const TileOp *load); // of a nest: on sm_80 it goes there, too
 int pass_stages(const TileProgram *p, const TileKernel *k, int tensor);
+// Numbers of positions that maps read of inputs are loaded as tiles are.   vectors.c
+void pass_load_vectors(TileProgram *p, TileKernel *k, int blocks);
 
 // Sums of rows that may stay in parts are marked, in a kernel whose values have homes.   passes/tile/parts.c
 void pass_mark_parts(TileKernel *k);
@@ -135,7 +137,8 @@ int pass_state_lanes(int channels); // the lanes that a column of the state is s
 // stateless.c: what needs nothing that a loop carries comes first.
 void pass_stateless_first(TileProgram *p, TileKernel *k);
 void sm90_products_early(TileProgram *p, TileKernel *k); // once it is expanded
-bool pass_makes_together(const TileKernel *k);           // whether there is anything of the kind
+bool pass_makes_together(const TileProgram *p,
+                         const TileKernel *k); // whether there is anything of the kind
 // Where something is made together, tiles of a loop have half as many places as often as what lies in shared memory has no
 // room there, but no fewer than `least`. No value has a home yet, nor has one then.
 void pass_fit_together(const TileProgram *p, TileKernel *k, Extents *e, Knobs s, int warps,

@@ -115,7 +115,7 @@ static Extents extents_of(const TileProgram *p, const TileKernel *k, Knobs s) {
                e.rows % (32 * warps_of(k, s)) == 0)
             e.rows /= 2;
     }
-    bool state = pass_makes_together(k) && tile_has(&k->body, TILE_MMA); // no product: no state
+    bool state = pass_makes_together(p, k) && tile_has(&k->body, TILE_MMA); // no product: no state
     while (state && e.rows > 16 * s.warps && p->D * e.rows > STATE * 32 * s.warps) e.rows /= 2;
     return e;
 }
@@ -144,18 +144,32 @@ static bool suits_groups(const TileProgram *p, const TileKernel *k, const Extent
     return true;
 }
 
+// Blocks of eight warps an SM, of which each thread has half of the registers then: where a state is small, or nothing but its product
+// is made (HGRN-2's states 1.40 ms for 1.93 on an H100).
+static int blocks_of_wide(const TileProgram *p, const TileKernel *k, const Knobs *wide) {
+    enum { FEW = 32 }; // registers of a thread
+    bool few = p->D * wide->rows <= FEW * 32 * wide->warps;
+    int products = 0;
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        products += op->kind == TILE_MMA;
+    bool one = products == 1 && k->purpose == PURPOSE_STATES;
+    return p->chunks && (one || (few && k->purpose == PURPOSE_ADJOINT)) ? 2 : 1;
+}
+
 // Two warpgroups with 64 columns of v each instead of two blocks: the scores are made once, and q and k are read once (0.86 of gated
 // DeltaNet's time on an H100, 0.94 of retention's; of the backward's adjoint 0.54).
 static void widen(const TileProgram *p, TileKernel *k, Knobs *s) {
-    enum { COLUMNS = 128, LEAST = 16, FEW = 32 };
+    enum { COLUMNS = 128, LEAST = 16 };
     Knobs wide = *s;
-    wide.rows = COLUMNS, wide.warps = COLUMNS / 16, wide.blocks = 1;
-    bool few = p->D * COLUMNS <= FEW * 32 * wide.warps; // registers of a thread
-    if (k->purpose == PURPOSE_ADJOINT && p->chunks && few) wide.blocks = 2;
+    wide.rows = COLUMNS, wide.warps = COLUMNS / 16;
     if (!s->groups || p->Dv < COLUMNS) return;
-    Extents e = extents_of(p, k, wide);
-    pass_fit_together(p, k, &e, wide, wide.warps, LEAST);
-    if (suits_groups(p, k, &e, wide) && (!p->chunks || e.step == s->keys)) *s = wide;
+    for (wide.blocks = blocks_of_wide(p, k, &wide); wide.blocks; wide.blocks--) {
+        Extents e = extents_of(p, k, wide);
+        pass_fit_together(p, k, &e, wide, wide.warps, LEAST);
+        if (!suits_groups(p, k, &e, wide) || (p->chunks && e.step != s->keys)) continue;
+        *s = wide;
+        return;
+    }
 }
 
 // Many queries of a batch, for sm_90a: two warpgroups of 64 rows, and 128 keys at a time (1.2 to 1.3 times as fast as mma.m16n8k16 at 128
@@ -198,11 +212,29 @@ static bool has_whole_chunks(const TileKernel *k, const PassOptions *o, Diags *d
                        "schedule: chunks of a recurrence are a power of two; keys is %d", keys);
 }
 
+// More tiles that come a step ahead, where chunks stay as long as they are.
+static void copy_more_ahead(const TileProgram *p, TileKernel *k, int positions, Knobs *s) {
+    enum { MOST_LOADS = 8 };
+    int warps = warps_of(k, *s), bytes = 0;
+    for (Knobs more = *s; s->groups && more.ahead && more.ahead <= MOST_LOADS; more.ahead++) {
+        Extents e = extents_of(p, k, more);
+        e.step = positions;
+        pass_fit_together(p, k, &e, more, warps, positions / 2);
+        Block b = pass_block(p, k, &e, more, warps);
+        if (e.step < positions || pass_shared(&b) == bytes) return; // no room, or no more tiles
+        bytes = pass_shared(&b);
+        *s = more;
+    }
+}
+
 // free: nothing was asked for, but for the positions of chunks.
 static bool bind_axes(TileProgram *p, TileKernel *k, Knobs *s, bool free, Diags *diags) {
     enum { LEAST = 16, MOST_LOADS = 4 };
     int keys = s->keys;
     if (!pass_tile_columns(p, k, columns_of(p, k), UNIT_COLUMNS, diags)) return false;
+    Knobs wide = *s;
+    if (free) widen(p, k, &wide);
+    pass_load_vectors(p, k, knobs_say(s, KNOB_ahead) ? wide.blocks : 0);
     if (free) widen(p, k, s);
     Extents e = extents_of(p, k, *s);
     if (!p->chunks) pass_fit_together(p, k, &e, *s, warps_of(k, *s), LEAST); // else it was chosen
@@ -212,6 +244,7 @@ static bool bind_axes(TileProgram *p, TileKernel *k, Knobs *s, bool free, Diags 
         e = extents_of(p, k, *s);
         pass_fit_together(p, k, &e, *s, warps_of(k, *s), LEAST);
     }
+    if (free && goes_by_chunks(k)) copy_more_ahead(p, k, e.step, s);
     if (shares_chunks(p, k) && e.step != keys)
         return diag_refuse(diags, (Span){0},
                            "schedule: kernel '%s' has no room for chunks of %d positions", k->name,

@@ -104,7 +104,7 @@ static bool fits_roles(const TileProgram *p, const TileKernel *k) {
     mapped = mapped && p->D <= MAX_COLUMNS;
     return dtype_half(p->dtype) && mapped && tiled && tile_has(&k->body, TILE_MMA) &&
            k->purpose == PURPOSE_ATTENTION && !sm90_has_long_body(k) && goes_by_runs(p, k) &&
-           !sm80_reads_rows(p, k) && !sm80_changes_query(k) && !pass_makes_together(k) &&
+           !sm80_reads_rows(p, k) && !sm80_changes_query(k) && !pass_makes_together(p, k) &&
            !sm80_multiplies_bytes(k);
 }
 

@@ -60,7 +60,7 @@ bool sm90_is_wide(const TileProgram *p, const TileKernel *k) {
     if (!one || axis < 0 || tile_grid_axis(k) < 0) return false;
     if (k->axes[axis].extent || !k->axes[axis].whole) return false;
     bool wide = p->Dv > GROUP_COLUMNS && p->Dv <= COLUMNS && dtype_half(p->dtype);
-    return wide && !pass_makes_together(k) && !sm90_has_long_body(k) && multiplies_narrow(k) &&
+    return wide && !pass_makes_together(p, k) && !sm90_has_long_body(k) && multiplies_narrow(k) &&
            !sm80_changes_query(k) && fits(p, k, shape(LEAST_KEYS, 0));
 }
 

@@ -23,24 +23,25 @@ static bool lacks_rows(const TileKernel *k, const TileOp *op) {
 }
 
 // Numbers of positions or channels, made of nothing or of what lies in shared memory: each thread would make many of them.
-static bool is_of_numbers(const TileKernel *k, const TileOp *map) {
+static bool is_of_numbers(const TileProgram *p, const TileKernel *k, const TileOp *map) {
     bool all = map->kind == TILE_MAP && map->naxes == 1;
     for (int i = 0; i < map->args.n && all; i++) {
         const TileOp *def = tile_source(map->args.data[i])->def;
         while (def && def->kind == TILE_BESIDE) def = def->args.data[0]->def;
-        bool made = def && def->kind == TILE_MAP;
-        all = made && (def->results.data[0]->home == HOME_SHARED || pass_cooperative(k, def));
+        bool made = def && def->kind == TILE_MAP, copied = def && pass_is_operand(p, def);
+        all = copied ||
+              (made && (def->results.data[0]->home == HOME_SHARED || pass_cooperative(k, def)));
     }
     return all;
 }
 
-static bool needs_all(const TileKernel *k, const TileOp *op) {
+static bool needs_all(const TileProgram *p, const TileKernel *k, const TileOp *op) {
     bool all = op->kind != TILE_MAP || tile_scans(op);
     for (int i = 0; i < op->results.n; i++) all |= op->results.data[i]->rank > 1;
     bool chunk = pass_is_chunk(k), loaded = true;
     for (int i = 0; i < op->args.n; i++)
         loaded &= op->args.data[i]->def && op->args.data[i]->def->kind == TILE_LOAD;
-    all |= chunk && is_of_numbers(k, op);
+    all |= chunk && is_of_numbers(p, k, op);
     for (int i = 0; i < op->outs.n && chunk; i++) // a sum over the warps, or of what is no tile
         all |= op->outs.data[i].reduce != EX_CONST &&
                (!loaded || op->outs.data[i].reduce_axis == tile_grid_axis(k));
@@ -53,10 +54,10 @@ bool pass_is_chunk(const TileKernel *k) {
            k->purpose == PURPOSE_ONE_CHUNK;
 }
 
-bool pass_makes_together(const TileKernel *k) {
+bool pass_makes_together(const TileProgram *p, const TileKernel *k) {
     if (pass_nest(k)) return false; // dq of a step alone, which leaves it
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
-        if ((tile_op_info(op->kind)->flags & OP_MAKES) && needs_all(k, op) && lacks_rows(k, op))
+        if ((tile_op_info(op->kind)->flags & OP_MAKES) && needs_all(p, k, op) && lacks_rows(k, op))
             return true;
     return false;
 }
@@ -86,7 +87,7 @@ void pass_fit_together(const TileProgram *p, TileKernel *k, Extents *e, Knobs s,
     const Target *t = target_get(p->target);
     int room = t->kind == KIND_NVPTX ? TWO_BLOCKS : t->shared_bytes;
     if (s.groups) room = SM90_SHARED / s.blocks - SM90_OF_A_BLOCK;
-    if (!pass_makes_together(k)) return;
+    if (!pass_makes_together(p, k)) return;
     pass_together(p, k);
     if (e->step > MOST) e->step = MOST;
     while (e->step > least && shared_bytes(p, k, e, s, warps) > room) e->step /= 2;
@@ -188,7 +189,7 @@ void pass_together(const TileProgram *p, TileKernel *k) {
             bool makes = tile_op_info(op->kind)->flags & OP_MAKES;
             if (!makes || is_shared(op) || !lacks_rows(k, op)) continue;
             if (op->results.data[0]->home == HOME_FRAGMENT) continue; // a product's, as below
-            if (!needs_all(k, op) && !joins(k, op)) continue;
+            if (!needs_all(p, k, op) && !joins(k, op)) continue;
             bool registers = op->kind == TILE_MMA && target->kind == KIND_NVPTX;
             for (int i = 0; i < op->results.n; i++)
                 op->results.data[i]->home = registers ? HOME_FRAGMENT : HOME_SHARED;

@@ -7,7 +7,7 @@
 // here, from above, if the tile may go past the end: one minimum, the same for a whole row or column.
 // Any other index along an axis' extent is clamped from both sides, unless a position along a full
 // loop's axis is in it. (The axis has an element wherever there is a tile.) An index that is inside may
-// still differ for each element, such as one made of scores.
+// still differ for each element, such as one made of scores. Tests whether a column is there are gone where tiles have no others.
 #include "passes/mask/mask.h"
 
 #include "passes/simplify/rules.h"
@@ -63,8 +63,16 @@ static const Ex *clamped(const Inside *in, ExPool *x, const Ex *e, const Ex *ext
     return simp_2(x, EX_MAX, simp_2(x, EX_MIN, e, last), ex_i32(x, 0));
 }
 
+// Whether a column is one of all that there are, where a tile has no more.
+static bool always_holds(const Inside *in, const Ex *e) {
+    if (e->op != EX_LT || e->args[0]->op != EX_SYM || e->args[0]->sym != SYM_POS) return false;
+    const TileAxis *a = &in->k->axes[e->args[0]->index];
+    return a->whole && e->args[1]->op == EX_CONST && a->extent <= e->args[1]->i;
+}
+
 static const Ex *prove_one(void *ctx, ExPool *x, const Ex *e) {
     const Inside *in = ctx;
+    if (always_holds(in, e)) return ex_bool(x, true);
     if (e->op != EX_LOAD || e->inside) return e;
     const TileTensor *t = &in->p->tensors.data[in->p->inputs.data[e->input]];
     const Ex *index[EX_MAX_RANK];

@@ -2,6 +2,7 @@
 // schedules in the interpreter, in float64, and the host's code in f32; the library's recurrences and random ones, lengths
 // around the chunks' and none, with state0 and without.
 #include "codegen_util.h"
+#include "ir/tile_decayed.h"
 #include "ir/tile_shared.h"
 #include "pass_util.h"
 #include "rec_util.h"
@@ -426,6 +427,58 @@ TEST_EACH(chunks_of_groups, 0, 3) {
     static const char *const knobs[] = {"ahead=4", "ahead=1", "ahead=0"};
     static const int ahead[] = {4, 1, 0};
     for (int i = 0; i < 3; i++) try_groups(sources[_i], i ? 150 : 200, knobs[i], ahead[i]);
+}
+
+static TileProgram *in_groups(Arena *a, const char *name) {
+    RuCase x = {.a = a};
+    Diags diags = diag_list(a);
+    PassOptions o = {.dtype = DT_BF16, .target = *target_get(TARGET_SM90A)};
+    ru_compile(&x, ru_library(a, name));
+    TileProgram *p = pass_recurrence(a, x.c, &o, &diags);
+    test_good(p, &diags);
+    return p;
+}
+
+// What a chunk reads comes a step ahead, also the numbers that a kernel before left: a step waits once, at its beginning.
+TEST_EACH(steps_wait_once, 0, 4) {
+    static const char *const names[] = {"kda", "hgrn2", "gla", "rwkv6"};
+    Arena *a = arena_new();
+    TileProgram *p = in_groups(a, names[_i]);
+    const TileKernel *k = p->kernels.data[0];
+    int barriers = 0, waits = 0;
+    ck_assert_int_eq(k->purpose, PURPOSE_CHUNK);
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
+        bool within = op->block->owner && op->block->owner->kind == TILE_LOOP;
+        barriers += within && op->kind == TILE_BARRIER;
+        waits += within && op->kind == TILE_WAIT;
+        for (int i = 0; i < op->outs.n && within; i++) ck_assert(!ex_reads(op->outs.data[i].body));
+    }
+    ck_assert_int_eq(barriers, 1);
+    ck_assert_int_eq(waits, 1);
+    arena_free(a);
+}
+
+// Warps that have no block of scores of their own have channels of another's.
+TEST(warps_share_channels) {
+    Arena *a = arena_new();
+    TileProgram *p = in_groups(a, "kda");
+    const TileKernel *k = NULL;
+    const TileOp *scores = NULL;
+    for (int i = 0; i < p->kernels.n; i++)
+        if (p->kernels.data[i]->purpose == PURPOSE_ONE_CHUNK) k = p->kernels.data[i];
+    ck_assert(k != NULL);
+    for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
+        if (tile_is_marked(op, TILE_FACTORS)) scores = op;
+    ck_assert(scores != NULL);
+    int bytes = tile_shared_layout(p, k, NULL, NULL);
+    ck_assert_int_eq(tile_decayed_warps(p, k, scores), 2); // of 8, four blocks of 16 by 16
+    ck_assert_int_eq(tile_decayed_bytes(p, k, scores), 2 * 32 * (4 * 32 + HOME_PIECE));
+    TileKernel few = *k;
+    few.schedule.warps = 4;
+    ck_assert_int_eq(tile_decayed_warps(p, &few, scores), 1);
+    ck_assert_int_eq(tile_shared_layout(p, &few, NULL, NULL),
+                     bytes - tile_decayed_bytes(p, k, scores));
+    arena_free(a);
 }
 
 // Segments of a sequence, from workers that are enough for several: in the interpreter, and the host's code.
