@@ -113,6 +113,7 @@ int tile_decayed_warps(const TileProgram *p, const TileKernel *k, const TileOp *
     enum { BLOCK = 16 };
     TileDecayed d;
     if (target_get(p->target)->kind != KIND_NVPTX || !tile_all_decayed(map)) return 1;
+    if (k->purpose == PURPOSE_FEW) return 1; // blocks that share an SM have no registers for it
     tile_is_decayed(map, 0, &d);
     if (d.over != d.channels) return 1;
     int rows = k->axes[d.rows].extent / BLOCK, blocks = rows * rows, n = 1;
