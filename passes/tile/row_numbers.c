@@ -4,6 +4,7 @@
 // once, before (BACK_SCALAR), and a pair reads them.
 //
 //     exp2(fma(s, select(big < abs(A), 0.25, 0.18), A)) * f      ->   exp2(fma(s, u, A)) * f,  u = select(..)
+//     e * rcp(l + exp2((sink[h] - m) * 1.44))                     ->   e * u,  u = rcp(..), also where an input has a number for the row's head
 //     w * (dw + r) * 0.125                                        ->   w * fma(dw, 0.125, u),  u = r * 0.125
 #include "passes/passes.h"
 
@@ -13,12 +14,26 @@ typedef struct RowNumbers {
     Backward *out;
 } RowNumbers;
 
-static bool is_other(void *ctx, const Ex *e) {
-    (void)ctx;
-    return e->op == EX_LOAD || (e->op == EX_SYM && e->sym != SYM_ROW);
+static bool is_of_head(const Ex *e) {
+    return e->op == EX_LOAD || (e->op == EX_SYM && (e->sym == SYM_H || e->sym == SYM_B));
 }
 
-static bool is_of_row(const Ex *e) { return ex_uses(e, SYM_ROW, -1) && !ex_any(e, is_other, NULL); }
+static bool is_other(void *ctx, const Ex *e) {
+    const bool *looks_up = ctx;
+    return !(*looks_up && is_of_head(e)) &&
+           (e->op == EX_LOAD || (e->op == EX_SYM && e->sym != SYM_ROW));
+}
+
+static bool is_load(void *ctx, const Ex *e) {
+    (void)ctx;
+    return e->op == EX_LOAD;
+}
+
+// What an input has for the row's head is the row's, too.
+static bool is_of_row(const Ex *e) {
+    bool looks_up = ex_any(e, is_load, NULL);
+    return ex_uses(e, SYM_ROW, -1) && !ex_any(e, is_other, &looks_up);
+}
 
 static const Ex *number_for(RowNumbers *r, const Ex *value) {
     int i = r->out->nsaved;

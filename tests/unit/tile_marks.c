@@ -241,3 +241,12 @@ ARENA_TEST(looked_up_by_lanes) {
     ck_assert(holds(a, text, queries, "{ doc[b, (q_offset + M.pos)] }"));
     ck_assert(!holds(a, text, keys, arena_printf(a, "%s lanes", keys)));
 }
+
+// Of a row and of what an input has for its head a number is made before: a nest copies few numbers of rows, and looks nothing up.
+ARENA_TEST(sinks_are_numbers_of_rows) {
+    const char *text = schedule_backward(a, "attention_sink", 64),
+               *nest = strstr(text, "kernel attention_sink_gradients");
+    ck_assert_ptr_nonnull(strstr(text, "kernel attention_sink_convert"));
+    ck_assert_ptr_nonnull(nest);
+    ck_assert_ptr_null(strstr(nest, "sink["));
+}
