@@ -218,7 +218,7 @@ def figures(variant):
     """The rows of docs/bench that measured this variant, as tables.py shows them."""
     found = []
     shown = variant.shown
-    files = [*((f"{tables.CURRENT}-{phase}", "source") for phase in tables.measured(tables.CURRENT) if phase != "serving"), ("cpu", "variant")]
+    files = [*((f"{device}-{phase}", "source") for phase, device in tables.CURRENT.items() if phase != "serving"), ("cpu", "variant")]
     for name, key in files:
         bench = tables.load(name)
         wanted = shown.rows or variant.name if key == "source" else variant.name

@@ -19,7 +19,7 @@ sys.path.insert(0, os.path.join(ROOT, "tests/gpu"))
 import chart  # noqa: E402
 
 LAYOUTS = {"dense": "dense", "ragged": "ragged", "paged:16": "pages of 16", "paged:64": "pages of 64", "paged:256": "pages of 256"}
-CURRENT = "h100"  # of which the README and its chart tell
+CURRENT = {"bench": "h100", "backward": "h100", "serving": "h200", "recurrences": "h200"}  # of which device the README tells, by phase
 WORDS = {"fwd": "forward", "bwd": "backward", "step": "one step"}
 CASES = {"softmax": "softmax, full", "causal": "softmax, causal", "window": "sliding window of 1024", "softcap": "soft cap 20, causal",
          "table": "relative bias table, causal", "alibi": "ALiBi, causal", "prefix": "prefix of 2048", "document": "documents, with their map",
@@ -160,9 +160,9 @@ def recurrences(found):
     return about(found) + "\n\n" + table(["recurrence, bf16", "phase", "shape", "time", "of the device", "fla"], rows)
 
 
-def measured(device):
-    """The files of a device, by phase."""
-    return {phase: load(f"{device}-{phase}") for phase in PHASES if os.path.exists(os.path.join(ROOT, "docs/bench", f"{device}-{phase}.json"))}
+def current():
+    """The files of which the README tells, by phase."""
+    return {phase: load(f"{device}-{phase}") for phase, device in CURRENT.items()}
 
 
 def host(found):
@@ -192,20 +192,20 @@ TABLES = {"h200-sm_90a": gpu, "h200-sm_80": gpu, "cpu": host, "amd": counted}
 
 def readme():
     """One line of each kind."""
-    files, none = measured(CURRENT), {"rows": []}
-    bench = files["bench"]
+    files = current()
+    bench, found = files["bench"], files["serving"]
     lines = [["forward, " + case(g), shape(g[0]["sizes"]), " / ".join(rate(r["times"]["ours"]["tflops"]) for r in g) + " TFLOP/s", peers(g)]
              for g in groups(first_of_each(bench)["rows"])]  # fmt: skip
-    for g in groups(first_of_each(files.get("backward", none))["rows"])[:1]:
+    for g in groups(first_of_each(files["backward"])["rows"])[:1]:
         lines.append(["backward, " + case(g), shape(g[0]["sizes"]), " / ".join(rate(r["times"]["ours"]["tflops"]) for r in g) + " TFLOP/s", peers(g)])
-    found = files.get("serving", none)
     for r in found["rows"]:
         if (r["source"], r["layout"]) in SHOWN:
             lines.append([f"{r['source']}, {LAYOUTS[r['layout']]}", heads_of(r["sizes"]), slowest_resource(found, r), peers([r])])
-    for r in files.get("recurrences", none)["rows"]:
+    for r in files["recurrences"]["rows"]:
         if r["source"] == "gated_deltanet" and r["sizes"]["B"] > 1:
             lines.append([f"gated DeltaNet, {WORDS[r['phase']]}", shape(r["sizes"]), time_of(r["times"]["ours"]["ms"]), peers([r])])
-    return about(bench) + "\n\n" + table(["case, bf16", "shape", "rate or time", "times as fast as"], lines)
+    text = f"{about(bench)} Of serving and recurrences: {found['device']}, {found['target']}, {found['date']}."
+    return text + "\n\n" + table(["case, bf16", "shape", "rate or time", "times as fast as"], lines)
 
 
 SHOWN = {("decode, 64 of 8192", "dense"), ("decode, 64 of 8192", "paged:16"), ("prompts of 8192, 4096, .. 64", "ragged"), ("prompts of 8192, 4096, .. 64", "paged:16"),
@@ -230,7 +230,7 @@ def wanted():
             text = f.read()
         if BLOCK.search(text):
             out[path] = BLOCK.sub(lambda m: m[1] + text_of(m[2]) + "\n" + m[3], text)
-    out[os.path.join(ROOT, "docs/img/bench.svg")] = chart.chart(first_of_each(load(CURRENT + "-bench")))
+    out[os.path.join(ROOT, "docs/img/bench.svg")] = chart.chart(first_of_each(current()["bench"]))
     return out
 
 
