@@ -233,8 +233,8 @@ says err 'gfx942 has 65536: fewer columns (D, Dv) take less'
 gives 0 "$top/stdlib/gla.attn" -DD=32 -DDv=32 --dtype=f32 --target=gfx942 -O0 -o gla.hsaco
 
 # Kernels of a recurrence that leave something for each chunk have the same chunks, or there is none.
-gives 1 "$top/stdlib/gla.attn" --phase=bwd --target=sm_90a --schedule=keys=64 -o gla.ptx
-says err "kernel 'gla_adjoint' has no room for chunks of 64 positions"
+gives 1 "$top/stdlib/gla.attn" --phase=bwd --target=sm_90a --schedule=keys=128 -o gla.ptx
+says err "kernel 'gla_states' has no room for chunks of 128 positions"
 chunks() { grep -c "axis T: S tile $1\$" out; }
 gives 0 "$top/stdlib/gla.attn" --target=sm_90a --schedule=keys=32 --emit=schedule
 holds '[ "$(chunks 32)" -gt 0 ] && [ "$(chunks 64)" -eq 0 ]'
@@ -1138,7 +1138,7 @@ import std.normalization;
 attention steep { dim D = 64; score(q, k) = dot(q, k) * rsqrt(D); mask(b, h, i, j) = j <= i; normalize(s) { let n = rowsum(1.0); let m = rowsum(s) / n; let v = rowsum((s - m) * (s - m)) / n; return softmax((s - m) * rsqrt(v + 1e-2)); } }
 recurrence delta { dim D = 32, Dv = 32; input beta: f32[B, H, S] grad; key(k, b, h, t) = k * beta[b, h, t]; erase(k) = k; write(k, b, h, t) = -beta[b, h, t] * k; }
 ATTN
-gives 0 check blind.attn --entry=steep --shape=H=2,Sq=70 --phase=fwd,bwd --deviation=10000
+gives 0 check blind.attn --entry=steep --shape=H=2,Sq=70 --phase=fwd,bwd --deviation=10000 --seed=1
 says out 'good in part: steep'
 says out 'dq NOTHING COMPARED (rounding in f32 may be'
 gives 0 check blind.attn --entry=steep --shape=H=2,Sq=70 --phase=fwd,bwd
