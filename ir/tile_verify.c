@@ -337,8 +337,7 @@ static Scope each_scope(const Scope *s, const TileCoord *c, const TileValue *v) 
     return own;
 }
 
-// The tensor and its coordinates; between them they have v's axes, each once.
-// Of exact sums: they are added to, or read, at their first words.
+// Exact sums are added to, or read, at their first words.
 static bool verify_exact(Verify *V, const TileTensor *t) {
     const TileCoord *last = &V->op->coord[t->rank - 1];
     if (!t->exact) return true;
@@ -348,6 +347,7 @@ static bool verify_exact(Verify *V, const TileTensor *t) {
            verify_fail(V, "'%s' is stored, and not added to", t->name);
 }
 
+// The tensor and its coordinates; between them they have v's axes, each once.
 bool verify_access(Verify *V, const TileValue *v) {
     const TileOp *op = V->op;
     if (op->tensor < 0 || op->tensor >= V->p->tensors.n)

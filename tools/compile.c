@@ -215,6 +215,18 @@ static bool has_parts(Compile *c) {
     return c->diags.errors == 0;
 }
 
+// Sums of gradients that are the same in any order have a dimension more than the input.
+static void refuse_wide_sums(Compile *c, const RowProgram *row) {
+    for (int i = 0; i < row->inputs.n; i++) {
+        const RowInput *in = &row->inputs.data[i];
+        if (in->grad && in->rank == EX_MAX_RANK)
+            diag_error(&c->diags, in->span,
+                       "--deterministic: an input with a gradient has at most %d dimensions in "
+                       "this version",
+                       EX_MAX_RANK - 1);
+    }
+}
+
 // Streams, and where the backward is one of the phases what is derived of it.
 static bool can_run(Compile *c) {
     if (!compile_streams(c)) return false;
@@ -232,6 +244,7 @@ static bool can_run(Compile *c) {
         Backward *back = narrows(c) ? pass_backward_narrow(c->arena, row, &c->diags)
                                     : pass_backward(c->arena, row, &c->diags);
         VEC_PUSH(c->arena, &c->backwards, back);
+        if (c->options.deterministic) refuse_wide_sums(c, row);
     }
     return c->diags.errors == 0;
 }

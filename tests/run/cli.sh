@@ -994,6 +994,18 @@ sed 's/Sq, 48\];/Sq, 48] grad;/' "$top/tests/run/row_inputs.attn" >learned_rows.
 gives 0 check learned_rows.attn --phase=bwd --shape=H=4,Hkv=2,Sq=20,Sk=30
 says out 'da '
 gives 0 check learned_rows.attn --phase=bwd --deterministic --shape=H=4,Hkv=2,Sq=20,Sk=30
+cat >wide_input.attn <<'END'
+attention wide_input {
+    dim D = 8;
+    input x: f32[H, 2, 2, 2, 2, 2, 2, 2] grad;
+    score(q, k) = dot(q, k);
+    modify(s, b, h, i, j) = s * x[h, 0, 0, 0, 0, 0, 0, 1];
+    normalize(s) = s / 8.0;
+}
+END
+gives 0 check wide_input.attn --phase=bwd --shape=Sq=9
+gives 1 check wide_input.attn --phase=bwd --shape=Sq=9 --deterministic
+says err 'an input with a gradient has at most 7 dimensions'
 gives 0 explain rows.attn
 says out '(dot(q[0:40], k[24:64]) + dot(a, c))'
 gives 1 rows.attn --dtype=f16 -o rows.ptx --target=sm_80
