@@ -35,5 +35,7 @@ KeySet mask_inner(RangeCtx *c, const Ex *mask);
 
 // Marks loads of inputs that cannot leave their tensor; after loops are split.   passes/tile/inside.c
 void pass_prove_inside(TileProgram *p, TileKernel *k);
+// Whether an index is inside an extent, in every tile.
+bool pass_is_inside(const TileProgram *p, const TileKernel *k, const Ex *e, const Ex *extent);
 
 #endif

@@ -9,6 +9,7 @@
 // so that a copy brings it into shared memory a step ahead, and no map waits for memory: a load would come back behind all
 // copies that were begun before it. Behind the sequence's end a tile has zeros, and a map that is the load alone goes. Likewise decays of
 // channels, and numbers that a kernel before left in workspace.
+#include "passes/mask/mask.h"
 #include "passes/schedule/schedule.h"
 #include "passes/tile/rewrite.h"
 
@@ -35,6 +36,13 @@ static int axis_of(const Vectors *v, const Ex *e, int d) {
     return input_of(v, e)->extent[d] == v->k->axes[at->index].size ? at->index : -1;
 }
 
+// A copy does not clamp an index.
+static bool is_inside(const Vectors *v, const Ex *e, int d) {
+    const TileTensor *t = input_of(v, e);
+    return e->inside || t->role == TENSOR_WORK ||
+           pass_is_inside(v->p, v->k, e->args[d], t->extent[d]);
+}
+
 static bool find_place(const Vectors *v, const Ex *e, Place *out) {
     const TileTensor *t = input_of(v, e);
     int last = axis_of(v, e, e->nargs - 1), before = axis_of(v, e, e->nargs - 2);
@@ -44,7 +52,7 @@ static bool find_place(const Vectors *v, const Ex *e, Place *out) {
     bool steps = !v->k->axes[out->rows].whole;
     for (int i = 0; i < e->nargs - 1 - (before >= 0); i++) {
         if (ex_uses(e->args[i], SYM_POS, -1) || ex_uses(e->args[i], SYM_PARAM, -1) ||
-            ex_reads(e->args[i]))
+            ex_reads(e->args[i]) || !is_inside(v, e, i))
             return false;
         steps |= ex_uses(e->args[i], SYM_TILE, -1);
     }

@@ -47,6 +47,10 @@ static bool index_inside(const Inside *in, const Ex *e, const Ex *extent) {
     return is_key_head(e, extent) || position_inside(in, e, extent);
 }
 
+bool pass_is_inside(const TileProgram *p, const TileKernel *k, const Ex *e, const Ex *extent) {
+    return index_inside(&(Inside){p, k, -1}, e, extent);
+}
+
 static bool is_axis_size(const Inside *in, const Ex *extent) {
     for (int a = 0; a < in->k->naxes; a++)
         if (in->k->axes[a].size == extent) return true;

@@ -429,6 +429,30 @@ TEST_EACH(chunks_of_groups, 0, 3) {
     for (int i = 0; i < 3; i++) try_groups(sources[_i], i ? 150 : 200, knobs[i], ahead[i]);
 }
 
+// A number of another head may lie outside the input, where an index is clamped: it comes by no copy, which would not ask.
+ARENA_TEST(numbers_of_other_heads) {
+    static const char source[] =
+        "recurrence r { dim D = 32, Dv = 16; input g: f32[B, H, S]; input e: f32[B, H, S];"
+        "decay(b, h, t) = exp(-abs(g[b, h + 1, t])); key(k, b, h, t) = k * e[b, h, t]; }";
+    RuCase x = {.a = a};
+    Diags diags = diag_list(a);
+    ru_compile(&x, source);
+    ru_fill(&x, (int32_t[]){2, 2, 2, 2, 2, 150}, 77, true);
+    ru_reference(&x);
+    PassOptions o = {.dtype = DT_BF16, .target = *target_get(TARGET_SM90A)};
+    TileProgram *p = pass_recurrence(a, x.c, &o, &diags);
+    test_good(p, &diags);
+    int copied[2] = {0};
+    for (int k = 0; k < p->kernels.n; k++)
+        for (const TileOp *op = tile_next(&p->kernels.data[k]->body, NULL); op;
+             op = tile_next(&p->kernels.data[k]->body, op))
+            for (int i = 0; i < 2; i++)
+                copied[i] += op->kind == TILE_COPY && op->tensor == p->inputs.data[i];
+    ck_assert_int_eq(copied[0], 0);
+    ck_assert_int_gt(copied[1], 0);
+    interpret(&x, p, source, "");
+}
+
 static TileProgram *in_groups(Arena *a, const char *name) {
     RuCase x = {.a = a};
     Diags diags = diag_list(a);
