@@ -113,10 +113,10 @@ static bool has_places(const TileKernel *k) {
 }
 
 int tile_places(const TileKernel *k, int *place) {
-    Places s = {.arena = arena_new()};
     int n = 0;
     for (int i = 0; i < k->nvalues; i++) place[i] = -1;
     if (!has_places(k)) return 0;
+    Places s = {.arena = arena_new()};
     for (const TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
         VEC_PUSH(s.arena, &s.op, op);
     for (int i = 0; i < s.op.n; i++)
