@@ -86,12 +86,14 @@ TileKernel *mask_kernel(const TileProgram *p, const int32_t *given, Arena *a) {
     return NULL;
 }
 
+static int64_t tiles_of(int n, int extent) { return ((int64_t)n + extent - 1) / extent; }
+
 void mask_widen(TileKernel *k, const Binding *b, bool powers) {
     enum { MOST = 1 << 18 };
     TileAxis *q = &k->axes[mask_axis(k, SIZE_SQ)], *keys = &k->axes[mask_axis(k, SIZE_SK)];
     for (int n = 1; powers && n < 2 * keys->extent; n *= 2)
         if (n >= keys->extent) keys->extent = n;
-    while ((int64_t)(b->size[SIZE_SQ] / q->extent) * (b->size[SIZE_SK] / keys->extent) > MOST)
+    while (tiles_of(b->size[SIZE_SQ], q->extent) * tiles_of(b->size[SIZE_SK], keys->extent) > MOST)
         q->extent *= 2, keys->extent *= 2;
 }
 
@@ -266,8 +268,8 @@ const char *mask_map_of(MaskMap *m, Arena *a, TileProgram *p, TileKernel *k, con
                    .kernel = k};
     m->tile_q = k->axes[at->axis_q].extent;
     m->tile_k = k->axes[at->axis_k].extent;
-    m->rows = (int)(((int64_t)m->queries + m->tile_q - 1) / m->tile_q);
-    m->columns = (int)(((int64_t)m->keys + m->tile_k - 1) / m->tile_k);
+    m->rows = (int)tiles_of(m->queries, m->tile_q);
+    m->columns = (int)tiles_of(m->keys, m->tile_k);
     if ((int64_t)m->rows * m->columns > MAX_TILES)
         return "too many tiles to draw: choose smaller sizes";
     m->cls = arena_alloc(a, (size_t)m->rows * (size_t)m->columns + 1);

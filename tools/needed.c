@@ -68,6 +68,10 @@ static const char *argument(Given *g, int arg, const attn_call *call) {
     return arena_printf(g->arena, "the mask reads %s", s->name);
 }
 
+static const char *not_given(Given *g, int size) {
+    return arena_printf(g->arena, "the size %s is not given", g->b->sig->sizes.data[size]);
+}
+
 static const char *bound(Given *g, const attn_call *call) {
     const Signature *sig = g->b->sig;
     const char *why = NULL;
@@ -91,17 +95,22 @@ static const char *bound(Given *g, const attn_call *call) {
         if (!g->known[defaults[i].size])
             n[defaults[i].size] = defaults[i].value, g->known[defaults[i].size] = true;
     for (int i = 0; i <= SIZE_SK; i++)
-        if (!g->known[i])
-            return arena_printf(g->arena, "the size %s is not given", sig->sizes.data[i]);
+        if (!g->known[i]) return not_given(g, i);
     if (n[SIZE_HKV] == 0 || n[SIZE_HQ] % n[SIZE_HKV])
         return arena_printf(g->arena, "H = %d is no multiple of Hkv = %d", n[SIZE_HQ], n[SIZE_HKV]);
+    return NULL;
+}
+
+static const char *lacks_size(Given *g, const Ex *mask) {
+    for (int i = SIZE_FREE; i < g->b->sig->sizes.n; i++)
+        if (!g->known[i] && ex_uses(mask, SYM_SIZE, i)) return not_given(g, i);
     return NULL;
 }
 
 const char *needed_map(MaskMap *m, Arena *a, Compile *c, const attn_call *call, int batch, int head,
                        bool powers) {
     if (c->variants.n != 1) return "the source holds several variants: choose one by entry";
-    if (c->options.batch != BATCH_DENSE) return "the layout is dense";
+    if (c->options.batch != BATCH_DENSE) return "only the dense layout has a map";
     const Signature *sig = sig_of_variant(a, c->variants.data[0], c->options.dtype);
     if (sig->recurrence) return arena_printf(a, "%s is a recurrence: it has no mask", sig->name);
     TileProgram *p = c->tiles.data[0];
@@ -117,6 +126,7 @@ const char *needed_map(MaskMap *m, Arena *a, Compile *c, const attn_call *call, 
         return arena_printf(a, "there are B = %d batch entries and H = %d heads", b.size[SIZE_B],
                             b.size[SIZE_HQ]);
     TileKernel *k = mask_kernel(p, b.size, a);
+    if (k && (why = lacks_size(&g, k->mask))) return why;
     if (k) mask_widen(k, &b, powers);
     return mask_map(m, a, p, &b, batch, head);
 }

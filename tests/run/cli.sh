@@ -478,6 +478,8 @@ gives 0 mask "$top/stdlib/softmax.attn" --shape=Sq=300 -o needed.json --format=j
 holds 'grep -q "\"tile\": \[[0-9]*, 64\]" needed.json'
 gives 0 mask "$top/stdlib/softmax.attn" --shape=Sq=300 --target=host -o needed.json --format=json
 holds 'grep -q "\"tile\": \[[0-9]*, 48\]" needed.json'
+gives 0 mask "$top/stdlib/softmax.attn" --shape=Sq=16777216,Sk=10 -o needed.json --format=json # of few keys, too
+holds '[ "$(grep -c "^\[" needed.json)" -le 262144 ]'
 gives 0 mask "$top/stdlib/sliding_window.attn" --target=sm_90a --shape=Sq=2000000,Sk=2000000 -o needed.json --format=json
 holds 'grep -q "\"tile\": \[4096, 4096\]" needed.json'
 for verb in check explain bench 'mask -o a.svg'; do

@@ -136,6 +136,23 @@ TEST(needed_keys_by_inputs) {
     call.ntensors = 0;
     opened(documents, &call, NULL, 0, "the mask reads doc");
     opened(window, &(attn_call){0}, NULL, 0, "the mask reads reach");
+    static const char first[] =
+        "import std.normalization; attention first { dim D = 16; input t: f32[N];"
+        "score(q, k) = dot(q, k); modify(s, b, h, i, j) = s + t[j];"
+        "mask(b, h, i, j) = j < N; normalize(s) = softmax(s); }";
+    attn_size few[] = {{"Sq", 1 << 24}, {"Sk", 100}, {"N", 10}};
+    call = (attn_call){.sizes = few, .nsizes = 2};
+    opened(first, &call, NULL, 0, "the size N is not given");
+    call.nsizes = 3;
+    m = opened(first, &call, NULL, 0, NULL);
+    ck_assert_int_eq(attnc_needed(m, 0, 1 << 24, keys, 4), 1);
+    ck_assert(keys[0][0] == 0 && keys[0][1] >= 10 && keys[0][1] <= 100);
+    attnc_mask_close(m);
+    struct attnc_options ragged = {.layout = "ragged"};
+    char *said;
+    ck_assert(!attnc_mask_open(first, strlen(first), "first.attn", &ragged, &call, 0, 0, &said));
+    ck_assert_msg(strstr(said, "only the dense layout has a map"), "%s", said);
+    attnc_free(said);
     opened("recurrence sums { dim D = 1, Dv = 2; }", &(attn_call){0}, NULL, 0, "is a recurrence");
     opened("attention x {", &(attn_call){0}, NULL, 0, "mask.attn:1:");
 }
