@@ -298,6 +298,7 @@ static void copy_numbers(Cg *cg, const Copy *c) {
     Val tid = nv_hidden(cg, nv_state(cg)->gpu.tid), row = cg_over(cg, tid, across);
     Val col = cg_modulo(cg, tid, across), stride = nv_hidden(cg, c->stride);
     Val src = cg_add(cg, c->base, times64(cg, cg_zext(cg, col, cg->i64), 4));
+    Val end = c->cols ? c->cols : cg_i32(cg, c->size);
     Val dst = cg_add(cg, c->dst, nv_tile_offset(cg, &c->tile, row, col));
     src = cg_add(cg, src, cg_mul(cg, cg_zext(cg, row, cg->i64), stride));
     for (int i = 0; i < c->tile.rows; i += down) {
@@ -305,7 +306,7 @@ static void copy_numbers(Cg *cg, const Copy *c) {
         Val when = c->when ? c->when : LLVMConstInt(cg->i1, 1, false);
         if (i + down > c->tile.rows) when = cg_and(cg, when, cg_below(cg, row, c->tile.rows - i));
         for (int j = 0; j < cols; j += across) {
-            Val in = cg_and(cg, there, cg_below(cg, cg_plus(cg, col, j), c->size));
+            Val in = cg_and(cg, there, cg_less(cg, cg_plus(cg, col, j), end));
             number(cg, cg_plus(cg, dst, i * c->tile.pitch + 4 * j),
                    cg_add(cg, src, cg_i64(cg, 4 * j)), in, when);
         }
@@ -347,6 +348,12 @@ static void copy_elements(Cg *cg, const Copy *c) {
 static bool in_pieces(const Copy *c) {
     return c->elem == c->tile.elem && c->size * c->tile.elem % 16 == 0 &&
            c->op->from_column * c->tile.elem % 16 == 0;
+}
+
+// Rows of which no product is made, of an input (passes/schedule/vectors.c).
+static bool begins_anywhere(Cg *cg, const Copy *c) {
+    const TileTensor *t = &cg->p->tensors.data[c->op->tensor];
+    return t->role == TENSOR_INPUT && !t->rows && c->elem == 4 && c->tile.elem == 4 && !c->run;
 }
 
 static bool says_rows(const TileOp *op) {
@@ -394,7 +401,7 @@ void nv_copy_to(Cg *cg, const TileOp *op, Val dst) {
         diag_error(cg->diags, op->span, "%s copies rows; the places of columns are said one by one",
                    cg->target->name);
     c.when = op->when ? cg_uniform(cg, op->when) : NULL;
-    if (cg->p->tensors.data[op->tensor].role == TENSOR_INPUT && c.elem == 4) {
+    if (begins_anywhere(cg, &c)) {
         copy_numbers(cg, &c);
         return;
     }

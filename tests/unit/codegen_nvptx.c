@@ -103,6 +103,18 @@ ARENA_TEST(moving_bounds) {
                       "%s", moving[i]);
 }
 
+// Rows of inputs that products read come in pieces from the places of their heads, also in f32; numbers one by one follow each other.
+ARENA_TEST(rows_of_products) {
+    char *ptx =
+        compile(a,
+                "import std.normalization; attention t { dim D = 64; input x: f32[B, H, Sq, 48];"
+                "input y: f32[B, Hkv, Sk, 48]; score(q, k) = dot(q, k) + dot(x, y);"
+                "normalize(s) = softmax(s); }",
+                DT_F32);
+    ck_assert_int_eq(count(ptx, "cp.async.ca"), 0);
+    ck_assert_int_gt(count(ptx, "cp.async.cg"), 0);
+}
+
 // Of sigmoids that are weights every fourth is made of multiplications; of those that decide, none.
 ARENA_TEST(sigmoids) {
     static const char form[] = "attention t { dim D = 64; score(q, k) = dot(q, k); "
