@@ -160,10 +160,11 @@ static void leave_out(TileKernel *k, TileOp *map) {
         e->op != EX_SYM || e->sym != SYM_PARAM)
         return;
     TileValue *of = map->args.data[e->index];
-    if (!of->def || of->rank != map->results.data[0]->rank) return;
+    const TileValue *made = map->results.data[0];
+    if (!of->def || of->rank != made->rank || of->dtype != made->dtype) return;
     for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op))
         for (int i = 0; i < op->args.n; i++)
-            if (op->args.data[i] == map->results.data[0]) op->args.data[i] = of;
+            if (op->args.data[i] == made) op->args.data[i] = of;
     tile_unlink(map);
 }
 
