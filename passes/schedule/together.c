@@ -177,6 +177,12 @@ static bool give_chunk_homes(const TileProgram *p, TileKernel *k) {
     return more;
 }
 
+// Another name of a tile that lies in shared memory.
+static bool is_copied(const TileProgram *p, const TileOp *op) {
+    return op->kind == TILE_BESIDE && op->args.data[0]->def &&
+           pass_is_operand(p, op->args.data[0]->def);
+}
+
 void pass_together(const TileProgram *p, TileKernel *k) {
     const Target *target = target_get(p->target);
     if (k->purpose == PURPOSE_ONE_CHUNK) {
@@ -187,9 +193,10 @@ void pass_together(const TileProgram *p, TileKernel *k) {
         again = false;
         for (TileOp *op = tile_next(&k->body, NULL); op; op = tile_next(&k->body, op)) {
             bool makes = tile_op_info(op->kind)->flags & OP_MAKES;
-            if (!makes || is_shared(op) || !lacks_rows(k, op)) continue;
+            bool copied = is_copied(p, op);
+            if (!makes || is_shared(op) || (!copied && !lacks_rows(k, op))) continue;
             if (op->results.data[0]->home == HOME_FRAGMENT) continue; // a product's, as below
-            if (!needs_all(p, k, op) && !joins(k, op)) continue;
+            if (!copied && !needs_all(p, k, op) && !joins(k, op)) continue;
             bool registers = op->kind == TILE_MMA && target->kind == KIND_NVPTX;
             for (int i = 0; i < op->results.n; i++)
                 op->results.data[i]->home = registers ? HOME_FRAGMENT : HOME_SHARED;

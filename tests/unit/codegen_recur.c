@@ -453,6 +453,28 @@ ARENA_TEST(numbers_of_other_heads) {
     interpret(&x, p, source, "");
 }
 
+// An input with a number for each column of v comes as a tile, whose second name is in shared memory, too.
+ARENA_TEST(numbers_of_values) {
+    static const char source[] =
+        "recurrence r { dim D = 32, Dv = 96; input u: f32[B, H, S, Dv]; decay(b, h) = 0.9;"
+        "value(v, b, h, t, e) = v * u[b, h, t, e]; }";
+    RuCase x = {.a = a};
+    Diags diags = diag_list(a);
+    size_t n;
+    void *ptx;
+    ru_compile(&x, source);
+    ru_fill(&x, (int32_t[]){1, 2, 2, 2, 2, 150}, 77, true);
+    ru_reference(&x);
+    PassOptions o = {.dtype = DT_BF16, .target = *target_get(TARGET_SM90A)};
+    TileProgram *p = pass_recurrence(a, x.c, &o, &diags);
+    test_good(p, &diags);
+    interpret(&x, p, source, "");
+    CgOptions to = {.opt = 3};
+    const TileProgram *made = p;
+    test_good(cg_emit(&made, 1, &to, CG_ASM, &diags, &ptx, &n), &diags);
+    free(ptx);
+}
+
 static TileProgram *in_groups(Arena *a, const char *name) {
     RuCase x = {.a = a};
     Diags diags = diag_list(a);
