@@ -23,7 +23,8 @@ typedef struct Parse {
     int missing;            // braces that come before it
     bool ends;              // or a ';' does
     bool unended;           // in a statement that a ';' ends, behind what it begins with
-    bool operand;           // the token before it may end an expression
+    bool operand;           // the token before it may end an expression or the path of a module
+    bool word;              // it is a word of a path, if it is a reserved one
     bool returning;         // in a `return`
     bool returned;          // after one: a '}' comes next
     bool failed_deep;       // the nesting limit was reported

@@ -92,12 +92,12 @@ static AstTokenKind kind_of(int token) {
     return token == INT || token == FLOAT ? AST_TOKEN_NUMBER : AST_TOKEN_OPERATOR;
 }
 
-// Does the token begin a statement in a new line, while the one before lacks its ';'?
+// Does the token begin a statement in a new line, or close a block there, while the statement before lacks its ';'?
 static bool lacks_end(const Parse *p, int token, Span at) {
     bool bracketed = p->open.n && p->text[top(p).start] != '{';
     if (!p->unended || !p->operand || bracketed || same_line(p, p->now.end, at.start)) return false;
     if (begins_item(token)) return p->braces == 0;
-    if (token == LET || token == EMIT || token == RETURN) return p->braces > 0;
+    if (token == LET || token == EMIT || token == RETURN || token == '}') return p->braces > 0;
     return p->braces == 1 && begins_clause(p, token, at);
 }
 
@@ -116,7 +116,8 @@ static void report_end(Parse *p, uint32_t end) {
 static void follow(Parse *p, int token) {
     bool bracketed = p->open.n && p->text[top(p).start] != '{';
     p->operand = token == NAME || token == SHARE || token == INT || token == FLOAT ||
-                 token == ')' || token == ']';
+                 token == ')' || token == ']' || p->word;
+    p->word = token == IMPORT || token == '.';
     if (token == ';' || token == '{' || token == '}')
         p->unended = false;
     else if (token == RETURN || token == IMPORT || (!bracketed && (token == '=' || token == ':')))
