@@ -1,5 +1,6 @@
 """From .attn source to artifacts and explanations, by the command attnc; and from host objects to shared objects, by cc."""
 
+import collections.abc
 import contextlib
 import errno
 import os
@@ -101,6 +102,18 @@ def check_file(path):
     raise FileNotFoundError(errno.ENOENT, "no such file: a source is the path of a file, or a text with a brace or a line break in it", path)
 
 
+def defined(defines):
+    """What defines= says, as a dict of names and numbers."""
+    if not isinstance(defines or {}, collections.abc.Mapping):
+        raise TypeError(f"defines: a mapping is expected, as {{'D': 128}}, not {defines!r}")
+    return {name: value.item() if hasattr(value, "item") else value for name, value in (defines or {}).items()}
+
+
+def folders(include):
+    """What include= says: one folder, or several."""
+    return [include] if isinstance(include, (str, os.PathLike)) else list(include)
+
+
 class Source:
     """What the compiler reads, a file or a text, and how it reads it. `name` stands for a text in what the compiler says."""
 
@@ -110,13 +123,13 @@ class Source:
             self._text, self._path = self._path, "-"
         self._options = [f"--dtype={dtype_name(dtype)}"] if dtype else []
         self._options += [f"--kv-dtype={kv_dtype_name(kv_dtype)}"] if kv_dtype else []
-        self._options += [f"-D{name}={value}" for name, value in (defines or {}).items()]
-        self._options += [a for i in include for a in ("-I", os.fspath(i))]
+        self._options += [f"-D{name}={str(value).lower()}" for name, value in defined(defines).items()]
+        self._options += [a for i in folders(include) for a in ("-I", os.fspath(i))]
 
     def run(self, verb, *options, entry=None):
         """`attnc VERB SOURCE OPTION...`: stdout and stderr."""
-        entry = entry or self._entry
-        argv = [_command(), *verb, self._path, *self._options, *([f"--entry={entry}"] if entry else []), *options]
+        entry = self._entry if entry is None else entry
+        argv = [_command(), *verb, self._path, *self._options, *([] if entry is None else [f"--entry={entry}"]), *options]
         try:
             out, said = _run(argv, self._text)
         except (CompileError, ValueError) as e:
@@ -130,7 +143,7 @@ class Source:
 
 
 def compile(source: Path, *, target: str = "host", dtype: Any = None, opt: int = 3, entry: Optional[str] = None,
-            defines: Optional[Mapping[str, Any]] = None, include: Iterable[Path] = (), debug: bool = False, schedule: Optional[str] = None,
+            defines: Optional[Mapping[str, Any]] = None, include: Union[Path, Iterable[Path]] = (), debug: bool = False, schedule: Optional[str] = None,
             phase: str = "fwd", layout: str = "dense", kv_dtype: Any = None, invariant: bool = False,
             deterministic: bool = False) -> "Artifact":  # fmt: skip
     """Compiles a file, or source text (anything with a line break or a brace in it).
@@ -153,7 +166,7 @@ def make(source, target, opt=3, debug=False, schedule=None, phase="fwd", layout=
     from ._kernel import Artifact
 
     with tempfile.TemporaryDirectory(prefix="attn-") as folder:
-        extension = "o" if target == "host" else "hsaco" if target.startswith("gfx") else "ptx"
+        extension = "o" if target == "host" else "hsaco" if str(target).startswith("gfx") else "ptx"
         result = os.path.join(folder, "artifact." + extension)
         options = ["-o", result, f"--target={target}", f"-O{opt}", f"--phase={phase}"]
         options += ["-g"] if debug else []

@@ -578,7 +578,7 @@ def _imported(text: str, folders: Sequence[str]) -> str:
 def _specify(source: "Union[str, os.PathLike[str]]", entry: Optional[str], defines: Optional[Dict[str, Any]], include: Sequence[str],
              emit: Union[str, Sequence[str]], opt: int, deterministic: Optional[bool], kind: str = "attention") -> str:  # fmt: skip
     """All that a variant hangs on but the tensors, as a text: it goes with exported programs."""
-    path, folders = os.fspath(source), [os.path.abspath(i) for i in include]
+    path, folders = os.fspath(source), [os.path.abspath(i) for i in _compiler.folders(include)]
     if "\n" in path or "{" in path:
         text, name = path, "source"
     else:
@@ -587,7 +587,7 @@ def _specify(source: "Union[str, os.PathLike[str]]", entry: Optional[str], defin
             text, name = f.read() + "\n", path
         folders.insert(0, os.path.dirname(os.path.abspath(path)))
     emit = [emit] if isinstance(emit, str) else list(emit)
-    given = {"text": text, "name": name, "kind": kind, "entry": entry, "defines": defines or {}, "include": folders, "emit": emit, "opt": opt,
+    given = {"text": text, "name": name, "kind": kind, "entry": entry, "defines": _compiler.defined(defines), "include": folders, "emit": emit, "opt": opt,
              "deterministic": deterministic, "imported": _imported(text, folders)}  # fmt: skip
     return json.dumps(given, sort_keys=True)
 

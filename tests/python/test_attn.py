@@ -14,6 +14,7 @@ import threading
 import types
 import unittest
 import unittest.mock
+import warnings
 
 import numpy as np
 import torch
@@ -338,11 +339,23 @@ class Python(unittest.TestCase):
 
         text = "attention one { dim D = 8; score(q, k) = dot(q, k); normalize(s) = s; }"
         for options, said in (({"entry": "two"}, "named two; it holds one"), ({"defines": {"E": 8}}, "-DE: .* no dim and no const"), ({"defines": {"D": "x"}}, "'D' is i32"),
-                              ({"target": "x"}, "--target: bad value 'x'"), ({"layout": "x"}, "--layout"), ({"phase": "x"}, "--phase")):  # fmt: skip
+                              ({"entry": ""}, "named ; it holds one"), ({"target": "x"}, "--target: bad value 'x'"), ({"target": 80}, "bad value '80'"), ({"layout": "x"}, "--layout"), ({"phase": "x"}, "--phase")):  # fmt: skip
             with self.assertRaisesRegex(ValueError, said):
                 attn.compile(text, **options)
+        for made in attn.compile, attn.Attention:
+            with self.assertRaisesRegex(TypeError, "^defines: a mapping is expected"):
+                made(text, defines=["D=8"])
         with self.assertRaises(FileNotFoundError):
             attn.compile("nowhere.attn", entry="two")
+
+    def test_defines_of_other_types(self):
+        text = "const ON = true; const N = 9; attention one { dim D = 8; score(q, k) = dot(q, k); mask(b, h, i, j) = ON && j < N; normalize(s) = s; }"
+        x = torch.ones(1, 1, 3, 8)
+        for n, defines in ((3, {}), (0, {"ON": False}), (2, {"ON": np.True_, "N": np.int64(2)}), (1, {"N": torch.tensor(1)})):
+            with self.subTest(defines), warnings.catch_warnings():
+                warnings.simplefilter("ignore", attn.CompileWarning)  # a mask that no pair passes
+                for o in attn.compile(text, defines=defines, include=".")(x, x, x), attn.attention(text, x, x, x, defines=defines, include="."):
+                    self.assertTrue((o == 8 * n).all())
 
     def test_threads_open_one_context(self):
         library, found = attn._runtime._Library(), []
