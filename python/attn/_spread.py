@@ -231,6 +231,8 @@ def _groups_of(mesh: Any) -> List[Any]:
         groups = [mesh]
     if len(groups) not in (1, 2):
         raise ValueError(f"mesh: has {len(groups)} dimensions, and a sequence is spread over one or two")
+    if any(g is not None and not hasattr(g, "size") for g in groups):
+        raise TypeError(f"mesh: a DeviceMesh, a process group, a pair of groups or None is expected, not {mesh!r}")
     return groups
 
 
@@ -241,6 +243,8 @@ def size_of(mesh: Any) -> int:
 
 def _pieces(S: int, n: int, order: Any, lengths: Optional[Sequence[int]]) -> List[List[Interval]]:
     """Of each rank."""
+    if S < 0:
+        raise ValueError(f"S: is {S}, less than 0")
     if lengths is not None and (len(lengths) != n or min(lengths, default=0) < 0 or sum(lengths) != S):
         raise ValueError(f"lengths: {list(lengths)} are no {n} numbers from 0 on whose sum is S = {S}")
     cuts = _cuts(S, n) if lengths is None else [(sum(lengths[:r]), sum(lengths[: r + 1])) for r in range(n)]

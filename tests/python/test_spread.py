@@ -716,6 +716,9 @@ def work_of_errors(rank, ranks, group):
     raises(TypeError, f"rank {ranks - 1}: q: takes a tensor", lambda: module(7 if last else q, k, v, spread=sp))
     raises(ValueError, "rank 1: elements: is torch.float16", lambda: module(*[x.half() if rank else x for x in (q, k, v)], spread=sp))
     raises(ValueError, "rank 2: the variant: is softmax", lambda: attn.attention(library("softmax" if last else "causal"), q, k, v, spread=sp))
+    for mesh in "cp", 3, ["cp"]:
+        raises(TypeError, "mesh: a DeviceMesh", lambda: attn.Spread(mesh, 100))
+    raises(ValueError, "S: is -1", lambda: attn.Spread(group, -1, "zigzag"))
     raises(ValueError, "order: is 'zagzig'", lambda: attn.Spread(group, 100, "zagzig"))
     raises(ValueError, "rank 2: order: is zigzag, and contiguous of rank 0", lambda: attn.Spread(group, 100, "zigzag" if last else "contiguous"))
     raises(ValueError, "reduce_dtype: is torch.int8", lambda: attn.Spread(group, 100, reduce_dtype=torch.int8))
