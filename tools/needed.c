@@ -34,6 +34,7 @@ static const char *array(Given *g, int arg, const attn_tensor *t) {
     if (t->rank != s->rank)
         return arena_printf(g->arena, "%s: has %d dimensions, expected %d", t->name, t->rank,
                             s->rank);
+    if (!t->shape) return arena_printf(g->arena, "%s: is given without a shape", t->name);
     *to = (Tensor){.dtype = s->dtype, .rank = s->rank, .count = 1, .data = t->data};
     for (int d = s->rank - 1; d >= 0; d--) {
         const SigExtent *e = &s->extent[d];
@@ -52,13 +53,17 @@ static const char *array(Given *g, int arg, const attn_tensor *t) {
     return NULL;
 }
 
+static bool called(const char *given, const char *name) {
+    return given && strcmp(given, name) == 0;
+}
+
 // What the mask reads, of what is given.
 static const char *argument(Given *g, int arg, const attn_call *call) {
     const SigArg *s = &g->b->sig->args.data[arg];
     for (size_t i = 0; s->rank && i < call->ntensors; i++)
-        if (strcmp(call->tensors[i].name, s->name) == 0) return array(g, arg, &call->tensors[i]);
+        if (called(call->tensors[i].name, s->name)) return array(g, arg, &call->tensors[i]);
     for (size_t i = 0; !s->rank && i < call->nscalars; i++) {
-        if (strcmp(call->scalars[i].name, s->name) != 0) continue;
+        if (!called(call->scalars[i].name, s->name)) continue;
         double v = call->scalars[i].value;
         if (!sig_holds(s, v))
             return arena_printf(g->arena, "%s: %g is no %s", s->name, v, dtype_name(s->dtype));
@@ -76,8 +81,10 @@ static const char *bound(Given *g, const attn_call *call) {
     const Signature *sig = g->b->sig;
     const char *why = NULL;
     for (size_t i = 0; i < call->nsizes && !why; i++) {
-        int size = sig_size(sig, call->sizes[i].name);
-        why = size < 0 ? arena_printf(g->arena, "%s: there is no such size", call->sizes[i].name)
+        const char *name = call->sizes[i].name;
+        int size = name ? sig_size(sig, name) : -1;
+        why = size < 0 ? arena_printf(g->arena, "%s: there is no such size",
+                                      name ? name : "a name of NULL")
                        : size_is(g, size, call->sizes[i].value);
     }
     for (int i = 0; i < sig->args.n && !why; i++)

@@ -133,8 +133,16 @@ TEST(needed_keys_by_inputs) {
     opened(documents, &call, NULL, 0, "doc: expected elements of type i32");
     t.dtype = ATTN_I32, shape[1] = 500, sizes[0] = (attn_size){"Sk", 512};
     opened(documents, &call, NULL, 0, "Sk is 512 and 500");
-    call.ntensors = 0;
+    t.shape = NULL;
+    opened(documents, &call, NULL, 0, "doc: is given without a shape");
+    t.name = NULL;
     opened(documents, &call, NULL, 0, "the mask reads doc");
+    sizes[0].name = NULL;
+    opened(documents, &call, NULL, 0, "a name of NULL: there is no such size");
+    call.ntensors = 0, call.nsizes = 0;
+    opened(documents, &call, NULL, 0, "the mask reads doc");
+    call.scalars = &(attn_scalar){NULL, 3}, call.nscalars = 1;
+    opened(window, &call, NULL, 0, "the mask reads reach");
     opened(window, &(attn_call){0}, NULL, 0, "the mask reads reach");
     static const char first[] =
         "import std.normalization; attention first { dim D = 16; input t: f32[N];"
