@@ -237,7 +237,7 @@ static double element_size(Tame *t, const Ex *e, int depth) {
     return *size;
 }
 
-typedef enum Counted { AS_ONE, AS_THEY_ARE, NOT } Counted;
+typedef enum Counted { AS_ONE, AS_THEY_ARE } Counted;
 
 static double size_with(const RowProgram *row, const Ex *e, double dot, double norm,
                         Counted positions, Counted inputs) {
@@ -247,7 +247,7 @@ static double size_with(const RowProgram *row, const Ex *e, double dot, double n
                 .in_arms = &in_arms,
                 .dot = INFINITY,
                 .norm = INFINITY,
-                .input = inputs == NOT ? 0 : INFINITY,
+                .input = inputs == AS_ONE ? 1 : INFINITY,
                 .facts = row_facts(row),
                 .moderate = positions == AS_ONE},
          t = any;
@@ -269,7 +269,7 @@ bool row_small(const RowProgram *row, const Ex *e) {
 
 bool row_dots_small(const RowProgram *row, const Ex *e) {
     double columns = fmax(fmax(row->D, row->Dv), LEAST_COLUMNS);
-    return size_with(row, e, LARGE, LARGE * columns, AS_ONE, NOT) <= SMALL;
+    return size_with(row, e, LARGE, LARGE * columns, AS_ONE, AS_ONE) <= SMALL;
 }
 
 static Tame *tame_new(Arena *scratch, const RowProgram *row, double size) {

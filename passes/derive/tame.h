@@ -17,7 +17,7 @@ bool row_tame(const RowProgram *row, const Ex *e);
 // shows beside 1.
 bool row_small(const RowProgram *row, const Ex *e);
 
-// The same of what dot products add, whatever positions and inputs do.
+// The same of what dot products add, where inputs are within 1, whatever positions do.
 bool row_dots_small(const RowProgram *row, const Ex *e);
 
 // How large |e| can be where dot products, squared norms and float inputs that no score reads are within 2^64.
