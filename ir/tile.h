@@ -88,9 +88,9 @@ typedef struct TileTensor {
     bool rows;                       // INPUT: products read its rows (row.h)
     bool blocked; // WORK of f32: in memory, blocks of 16 rows and 8 columns follow each other, each
                   // in the order in which the lanes of a fragment have it
-    bool
-        exact; // WORK of f32: sums of numbers that are not rounded, the same in any order; an element has
-               // TILE_EXACT_WORDS words, the last dimension, and is accessed at the first
+    // WORK of f32: sums of numbers that are not rounded, the same in any order. An element has TILE_EXACT_WORDS words, the last
+    // dimension, and is accessed at the first.
+    bool exact;
 } TileTensor;
 
 // A run-time size. The first SIZE_FREE are fixed (row.h), then the free sizes, then derived ones

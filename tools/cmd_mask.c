@@ -4,6 +4,7 @@
 #include "cmd.h"
 #include "files.h"
 #include "maskmap.h"
+#include "needed.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -142,20 +143,15 @@ static void tell_terms(FILE *out, Arena *a, const Compile *c, const MaskMap *m) 
 }
 
 // Of each row of tiles the intervals of keys, [first, behind the last], that its tiles visit.
-static void list(Text *t, const MaskMap *m) {
+static void list(Text *t, Arena *a, const MaskMap *m) {
+    int(*keys)[2] = arena_alloc(a, sizeof *keys * ((size_t)m->columns + 1));
     text_printf(t, "{\"queries\": %d, \"keys\": %d, \"tile\": [%d, %d], \"needed\": [", m->queries,
                 m->keys, m->tile_q, m->tile_k);
     for (int r = 0; r < m->rows; r++) {
-        const uint8_t *row = m->cls + (int64_t)r * m->columns;
-        const char *between = "";
+        int n = needed_keys(m, r * m->tile_q, (r + 1) * m->tile_q, keys, m->columns);
         text_puts(t, r ? ",\n[" : "\n[");
-        for (int c = 0, end; c < m->columns; c = end) {
-            bool in = row[c] != MASK_SKIPPED;
-            for (end = c + 1; end < m->columns && (row[end] != MASK_SKIPPED) == in; end++) continue;
-            if (!in) continue;
-            text_printf(t, "%s[%d, %d]", between, c * m->tile_k, upto(end * m->tile_k, m->keys));
-            between = ", ";
-        }
+        for (int i = 0; i < n; i++)
+            text_printf(t, "%s[%d, %d]", i ? ", " : "", keys[i][0], keys[i][1]);
         text_puts(t, "]");
     }
     text_puts(t, "]}\n");
@@ -179,7 +175,7 @@ static Status show(Compile *c, const Options *o, const Binding *b, const MaskMap
     tell_terms(out, a, c, m);
     Text t = text_new(a);
     if (o->format == FORMAT_JSON)
-        list(&t, m);
+        list(&t, a, m);
     else
         draw(&t, a, m, arena_printf(a, "%s%s", b->sig->name, place), whose, inside);
     return file_write(o->output, t.s, t.n);

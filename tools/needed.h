@@ -11,7 +11,9 @@
 // are in arena a.
 const char *needed_map(MaskMap *m, Arena *a, Compile *c, const attn_call *call, int batch, int head,
                        bool powers);
+// Of queries [first, end) the intervals of keys, a first one and the one behind the last; writes `room` of them at most. How many there are.
 int needed_keys(const MaskMap *m, int first, int end, int (*keys)[2], int room);
+// Their pairs with the keys of the tiles that they visit.
 long long needed_pairs(const MaskMap *m, int first, int end);
 
 #endif
